@@ -407,12 +407,20 @@ class Scheduler:
                 request.number,
                 request.sampling,
                 prompt=len(request.prompt),
+                adopt=start > 0 and slot.fed != request.number,
             )
 
     def _take(self, job: _Job, sampled: Sampled) -> None:
-        """Send a token, and end the request behind its last one."""
+        """Send a token, and end the request behind its last one.
+
+        There is none below 0, by which an engine says that its numbers are none.
+        """
         request = job.request
         self._charged[request.key] += 1
+        if sampled.token < 0:
+            self._slots[sampled.slot].clear()
+            self._end(job, "error", "the model's numbers are not finite")
+            return
         job.tokens.append(sampled.token)
         if sampled.token in request.stop:
             self._end(job, "stop")

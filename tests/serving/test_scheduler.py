@@ -381,6 +381,24 @@ def test_a_conversation_is_not_computed_again() -> None:
     assert desk.engine.computed - before == len(longer) - 23 + 1
 
 
+def test_numbers_that_are_none_end_their_request_and_nothing_of_it_is_reused() -> None:
+    desk = Desk(ClosedForm(slots=1))
+    desk.submit(0, range(10), limit=4)
+    (run,) = desk.scheduler.step(TickDue(), 0.0)
+    assert isinstance(run, RunTick)
+    desk.engine.tick(run.tick)
+    desk.scheduler.step(Ticked([]), 0.0)
+    (run,) = desk.scheduler.step(TickDue(), 0.0)
+    desk.done += desk.scheduler.step(Ticked([Sampled(0, -1, float("nan"))]), 0.0)
+    end = desk.end(0)
+    assert isinstance(end, EndRequest)
+    assert (end.reason, end.tokens) == ("error", 0)
+    desk.submit(1, range(10), limit=4)
+    desk.turn(8)
+    assert desk.sent(1) == desk.wanted(range(10), 4)
+    assert desk.ticks[0].chunks[0].start == 0
+
+
 def test_an_answer_ends_where_the_context_does() -> None:
     desk = Desk(ClosedForm(context=8))
     desk.submit(0, range(6), limit=100)

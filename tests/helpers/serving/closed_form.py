@@ -126,6 +126,8 @@ class ClosedForm:
         if not 0 < len(chunk.tokens) <= self.chunk:
             raise UsageError(f"a chunk of {len(chunk.tokens)} tokens")
         row = self._rows[chunk.slot]
+        if chunk.start and not chunk.adopt and row.request != chunk.request:
+            raise UsageError(f"{chunk}, and the slot is of {row.request}")
         self._fill(row, chunk.start, chunk.tokens)
         row.request, row.sampled = chunk.request, None
         return self._sample(chunk, row) if chunk.last else None
