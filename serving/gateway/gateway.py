@@ -22,8 +22,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from pcp.errors import ConfigError, MissingPackage, PcpError
 from pcp.serving.gateway.api_keys import ApiKeys
@@ -32,7 +33,9 @@ from pcp.serving.gateway.clients import Guard
 from pcp.serving.gateway.driver import Driver
 from pcp.serving.gateway.metrics import Metrics
 from pcp.serving.gateway.openai_routes import OpenAiRoutes
+from pcp.serving.gateway.page import chat_page
 from pcp.serving.gateway.refused import Refused, reply
+from pcp.serving.gateway.shardcompute import ShardComputeRoutes
 from pcp.serving.interface import Engine
 from pcp.serving.tokens.chat_template import ChatTemplate
 from pcp.serving.tokens.tokenizer import Tokenizer
@@ -40,6 +43,9 @@ from pcp.training.observe.web import is_loopback
 from pcp.version import VERSION
 
 _BACKLOG = 512
+_PAGES = frozenset({"/", "/ui", "/dashboard"})
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+_POLICY += "connect-src 'self'; frame-ancestors 'none'"
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,9 @@ class Options:
 
     `models` are the names that clients may give for the model. `seconds` is the longest
     that a request may take; a client that reads nothing for `patience` is left.
-    `origins` are other pages that may ask from a browser. `scheduler` are options of
-    `pcp.serving.scheduler.Limits`.
+    `origins` are other pages that may ask from a browser; `pages` is a folder with an
+    `index.html` in place of the chat page, and its files under `/static`. `scheduler`
+    are options of `pcp.serving.scheduler.Limits`.
     """
 
     models: Sequence[str]
@@ -59,6 +66,7 @@ class Options:
     seconds: float = 600.0
     patience: float = 30.0
     origins: frozenset[str] = frozenset()
+    pages: Path | None = None
     certificate: tuple[Path, Path] | None = None
     insecure: bool = False
     drain: float = 10.0
@@ -153,6 +161,7 @@ class Gateway:
             keys=options.keys,
             bound=self._bound,
             origins=options.origins,
+            pages=_PAGES,
         )
         cors = [
             Middleware(
@@ -178,13 +187,18 @@ class Gateway:
         )
         sizes = {"body_limit": options.body_limit, "patience": options.patience}
         openai = OpenAiRoutes(self.asking, **sizes)
+        shards = ShardComputeRoutes(self.asking, self.metrics, **sizes)
+        self._shards = shards
         return Starlette(
             routes=[
                 Route("/health", self._health),
                 Route("/ready", self._ready),
                 Route("/metrics", self._metrics),
                 Route("/v1/cluster", self._cluster),
+                *(Route(path, self._page) for path in sorted(_PAGES)),
                 *openai.routes(),
+                *shards.routes(),
+                *self._static(),
             ],
             middleware=[*cors, guard],
             lifespan=self._lifespan,
@@ -225,7 +239,29 @@ class Gateway:
         status = "loading" if scheduler is None else "recovering"
         return reply({"status": status}, 503, {"Retry-After": "1"})
 
+    async def _page(self, request: Request) -> Response:
+        """The chat page; to a program, ShardCompute's summary."""
+        json = "application/json" in request.headers.get("accept", "")
+        if request.url.path == "/" and (json or request.query_params.get("json")):
+            return reply(self._shards.summary())
+        if self.options.pages is not None:
+            return FileResponse(self.options.pages / "index.html")
+        headers = {"Content-Security-Policy": _POLICY}
+        return HTMLResponse(chat_page(), headers=headers)
+
+    def _static(self) -> list[BaseRoute]:
+        """Files of another page, if there is one."""
+        if self.options.pages is None:
+            return []
+        files = StaticFiles(directory=self.options.pages)
+        return [Mount("/static", files)]
+
     async def _metrics(self, request: Request) -> Response:
+        """For Prometheus; a page's script is told what ShardCompute would say."""
+        asked = request.headers
+        by_page = asked.get("sec-fetch-dest") == "empty"
+        if by_page or asked.get("accept") == "application/json":
+            return await self._shards.report(request)
         try:
             text, kind = self.metrics.text()
         except MissingPackage as error:

@@ -53,6 +53,7 @@ def parser() -> Parser:
         metavar="URL",
         help="pages of this origin may ask from a browser (several times)",
     )
+    add("--ui", type=Path, metavar="DIR", help="another page: DIR/index.html, /static")
     add = parser.add_argument_group("answers").add_argument
     add("--model-name", action="append", metavar="NAME", help="default: the folder's")
     add("--chat-template", type=Path, metavar="FILE", help="Jinja, in place of its own")
@@ -66,9 +67,7 @@ def parser() -> Parser:
         help="tokens by which a key may be ahead before it makes way; 0: any",
     )
     add("--deadline", type=_seconds, default=600.0, metavar="S", help="of a request")
-    add(
-        "--patience", type=_seconds, default=30.0, metavar="S", help="with readers"
-    )
+    add("--patience", type=_seconds, default=30.0, metavar="S", help="with readers")
     add("--body-limit", type=_count, default=8 << 20, metavar="BYTES", help="a request")
     return parser
 
@@ -111,6 +110,7 @@ def _options(flags: Namespace) -> "Options":
         seconds=flags.deadline,
         patience=flags.patience,
         origins=frozenset(flags.allow_origin),
+        pages=flags.ui,
         certificate=certificate,
         insecure=flags.insecure,
         scheduler={
