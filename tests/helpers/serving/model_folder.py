@@ -43,7 +43,8 @@ def write(folder: Path, *, template: str | None = TEMPLATE) -> Path:
     """The files of a model's folder that a gateway reads."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(tokenizer_json())
-    named = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}
+    end = {"__type": "AddedToken", "content": "</s>"}
+    named = {"bos_token": "<s>", "eos_token": end}
     (folder / "tokenizer_config.json").write_text(json.dumps(named))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 1}))
     if template is not None:
