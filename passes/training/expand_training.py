@@ -28,7 +28,13 @@ from pcp.passes.training.outer.parts.pieces import Fragment
 from pcp.passes.training.outer.parts.probes import Slopes
 from pcp.passes.training.outer.rule import OuterRound, OuterRule, Slot, Tensors
 from pcp.passes.training.trainable import Trainable
-from pcp.passes.training.update import Update, add_apply, step_port, update_of
+from pcp.passes.training.update import (
+    Update,
+    add_apply,
+    add_inner_init,
+    step_port,
+    update_of,
+)
 
 Value = ir.Value
 JVP = "jvp"
@@ -45,6 +51,8 @@ class ExpandTraining(Pass):
     gradient a parameter (`pcp-grad{func=main name=grad}`). Leaves both, and adds
 
     - `@init(seed) -> params, model state, state`
+    - `@inner_init(params) -> state`, that of @init for parameters that are given, where
+      it follows from them: averages, an optimizer of optax that copies parameters
     - `@apply(params, grads, state) -> params, state`
     - `@eval(inputs of @main) -> loss, metrics`, by the function that `pcp.evaluation`
       on @main names, if there is one
@@ -140,6 +148,7 @@ def expand_training(
         _check_policy(training, algorithm, rule)
         update = update_of(module, training, optimizer, ema)
         add_init(module, training, update)
+        add_inner_init(module, training, update)
         add_apply(module, training, update)
         add_eval(module, training, func)
         add_outer(module, training, algorithm, rule)

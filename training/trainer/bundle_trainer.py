@@ -38,6 +38,7 @@ from pcp.training.storage.state_names import (
     as_taken,
     check_like,
     like,
+    prefixed,
     shared_part,
     under,
 )
@@ -153,8 +154,17 @@ class BundleTrainer:
 
     def fresh(self, seed: int) -> None:
         """Parameters and inner state from `@init`, outer state from `@outer_init`."""
+        self._begin_with(None, seed)
+
+    def _begin_with(self, parameters: Arrays | None, seed: int) -> None:
+        """The state before the first round: parameters, and what follows from them.
+
+        The seed makes them, where they are None.
+        """
         self._check_brought()
-        drawn = self.steps.initial(seed)
+        named = None if parameters is None else parameters.items()
+        given = None if named is None else {("param", n): a for n, a in named}
+        drawn = self.steps.initial(seed, given)
         by_role = {
             role: {name: a for (r, name), a in drawn.items() if r == role}
             for role in ("param", "state", MODEL_STATE)
@@ -192,17 +202,15 @@ class BundleTrainer:
                 f"the state to start from lacks the parameter {missing[0]!r}; "
                 "was it made by another model?"
             )
-        if not self._state:
-            self.fresh(0)  # for the inner state, which a snapshot may lack
         parameters = {n: np.array(snapshot[PARAMETER + n]) for n in names}
+        check_like(prefixed(PARAMETER, names, map(like, self._parameters)), snapshot)
+        behind = (STATE, OUTER, PRIVATE, INNER)
+        trained = any(name.startswith(behind) for name in snapshot)
+        if not (trained and self._state):  # weights alone: all else begins with them
+            self._begin_with(parameters, self.seed or 0)
         new = {home + n: array for n, array in parameters.items()}
         new |= {k: np.array(snapshot.get(k, old)) for k, old in self._outer.items()}
         new |= program_state.of_snapshot(snapshot, self._first)
-        averages = step_loop.averages(self.functions.signatures, parameters)
-        shared = {f"{OUTER}inner.{n}": a for n, a in averages.items()}
-        new |= {k: a for k, a in shared.items() if k in new and k not in snapshot}
-        if not any(name.startswith(INNER) for name in snapshot):
-            self.steps.hold({("state", n): a for n, a in averages.items()})
         check_like({k: self._state[k] for k in new}, new)
         self._state = new | self._restored(snapshot, index, parameters, new)
         self._restore_inner(snapshot, index)
