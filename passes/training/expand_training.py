@@ -73,11 +73,11 @@ class ExpandTraining(Pass):
     `optimizer` is one of those in `pcp.passes.training.optimizers.spec`, as
     `adamw{lr=6e-4}`; `algorithm` one of those in `pcp.passes.training.outer.spec`, as
     `diloco{lr=0.7,momentum=0.9}`. With `ema=0.999` @apply keeps an average of each
-    parameter, which decays so. Where the module notes a policy that scales the loss
-    (`pcp-precision`), @grad takes the scale as state, and is
-    `pcp-grad{func=main name=grad seed=true}`. Every argument and result carries
-    `pcp.name` and `pcp.role`; the module carries both specs as `pcp.optimizer` and
-    `pcp.algorithm`.
+    parameter, which decays so, and @state_sync makes one of all workers'. Where the
+    module notes a policy that scales the loss (`pcp-precision`), @grad takes the scale
+    as state, and is `pcp-grad{func=main name=grad seed=true}`. Every argument and
+    result carries `pcp.name` and `pcp.role`; the module carries both specs as
+    `pcp.optimizer` and `pcp.algorithm`.
 
     Each `pcp.optimizer`, `pcp.outer` and `pcp.step` is expanded, unless `expand` is
     false: the program's own, and the one that @apply is, if the optimizer is one of
@@ -152,7 +152,8 @@ def expand_training(
         add_apply(module, training, update)
         add_eval(module, training, func)
         add_outer(module, training, algorithm, rule)
-        model_state.add_sync(module, training, rule.plan(algorithm), algorithm.kind)
+        states = model_state.states_of(training, update)
+        model_state.add_sync(module, states, rule.plan(algorithm), algorithm.kind)
         if rule.probe is not None:
             Slopes(module, training, algorithm).add(rule.probe, func, JVP)
         for key, spec in (("pcp.optimizer", optimizer), ("pcp.algorithm", algorithm)):

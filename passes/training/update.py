@@ -10,6 +10,7 @@ from typing import Protocol
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.dialect.roles import MODEL_STATE
 from pcp.errors import PassError
 from pcp.passes.core import fresh, functions
 from pcp.passes.core.functions import Port
@@ -175,7 +176,8 @@ class AveragedUpdate:
     """Another update, and e <- d e + (1 - d) p behind it, for each parameter p.
 
     The average begins as the first parameters (Polyak and Juditsky 1992, with weights
-    that decay), and is state under the name `ema.<parameter>`.
+    that decay). It is state of the program under the name `ema.<parameter>`, so that
+    the end of a round makes one of all workers' averages.
     """
 
     inner: Update
@@ -186,7 +188,7 @@ class AveragedUpdate:
     def averages(self) -> list[Port]:
         """One average a parameter."""
         return [
-            Port(f"ema.{p.name}", "state", hlo.like(p.type, element=_math(p)))
+            Port(f"ema.{p.name}", MODEL_STATE, hlo.like(p.type, element=_math(p)))
             for p in self.params
         ]
 

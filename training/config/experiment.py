@@ -220,8 +220,13 @@ class Experiment(BaseModel):
         0.0,
         ge=0,
         lt=1,
-        description="decay of an average of the parameters, which a worker keeps over "
-        "its inner steps as state ema.<parameter>; 0: none",
+        description="decay of an average of the parameters, which workers keep over "
+        "their inner steps as state ema.<parameter>; 0: none",
+    )
+    evaluated: Literal["averages", "parameters"] = Field(
+        "averages",
+        description="which weights validation takes, and a saved model has, where ema "
+        "keeps averages of the parameters",
     )
     use_in_graph_accumulation: bool = Field(
         False,

@@ -36,6 +36,7 @@ from pcp.training.storage.state_names import (
     STATE,
     as_masters,
     as_taken,
+    averaged,
     check_like,
     like,
     prefixed,
@@ -96,6 +97,7 @@ class BundleTrainer:
         """What the model brought."""
         self.seed: int | None = None
         """The run's; a program that draws random numbers needs it."""
+        self.evaluates_averages = True
 
     @classmethod
     def load(cls, bundle: Any, device: str, target: str | None) -> Self:
@@ -294,10 +296,13 @@ class BundleTrainer:
         return {name: np.array(value) for (_, name), value in held.items()}
 
     def evaluate(self, batch: Batch) -> float:
-        """The loss of the state's parameters on one batch."""
+        """The loss of the state's parameters on one batch, or of their averages."""
         values: dict[Key, Any] = dict(self.steps.held("frozen"))
-        for role, prefix in (("param", self.exchange.home), (MODEL_STATE, STATE)):
-            held = under(prefix, self._state)
+        state, own = under(STATE, self._state), under(self.exchange.home, self._state)
+        params = {p.name: own[p.name] for p in self._parameters}
+        if self.evaluates_averages:
+            params = averaged(params, state)
+        for role, held in (("param", params), (MODEL_STATE, state)):
             values |= {(role, name): array for name, array in held.items()}
         data = self.steps.data(self._named(batch))
         found = self.functions("eval", values | data)

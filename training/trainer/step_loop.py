@@ -51,8 +51,9 @@ def check(manifest: Manifest) -> None:
 
 def kept(manifest: Manifest) -> list[TensorSpec]:
     """The parameters and the optimizer's state, and that of the program."""
-    state = [t for t in manifest.function("grad").results if t.role == MODEL_STATE]
-    return [t for t in manifest.function("apply").results if t.role in KEPT] + state
+    results = (manifest.function(name).results for name in ("apply", "grad"))
+    found = {key_of(t): t for side in results for t in side}
+    return [t for (role, _), t in found.items() if role in (*KEPT, MODEL_STATE)]
 
 
 def brought(signatures: Mapping[str, Function]) -> list[TensorSpec]:
