@@ -165,6 +165,18 @@ def read_experiment(
     experiment = experiments.load(path, dict(changes), given)
     if hf is not None:
         experiment = hf_training.tokenized(experiment, hf)
+    experiment = checked(experiment, path, algorithm)
+    if model is None:
+        return experiment
+    if not Path(model).exists():
+        raise ConfigError(f"--model: no file {model!r}")
+    return experiment.model_copy(update={"model_path": str(Path(model).absolute())})
+
+
+def checked(
+    experiment: Experiment, path: str, algorithm: str | None = None
+) -> Experiment:
+    """An experiment that was read from `path`, when all that it names can be read."""
     check_readable(experiment)
     _load_extensions(experiment)
     if algorithm is not None:
@@ -175,11 +187,7 @@ def read_experiment(
         groups.parse(optimizer_text(experiment))
     with _blamed(f"{path}: algorithm" if algorithm is None else "--algorithm"):
         outer.parse(algorithm_text(experiment))
-    if model is None:
-        return experiment
-    if not Path(model).exists():
-        raise ConfigError(f"--model: no file {model!r}")
-    return experiment.model_copy(update={"model_path": str(Path(model).absolute())})
+    return experiment
 
 
 @contextmanager
