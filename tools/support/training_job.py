@@ -27,6 +27,7 @@ from pcp.training.config.experiment import Experiment
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.formats.table import check_readable
 from pcp.training.observe.metrics import Observer
+from pcp.training.storage import first_values
 from pcp.training.storage.run_folder import RunFolder
 
 BACKENDS = {
@@ -301,7 +302,7 @@ def compiler_for(
             source=path,
         )
         model = read(path)
-        _check_data(experiment, model)
+        _check_model(experiment, model)
         content = driver.compile(model, options).to_bytes()
         seconds = time.monotonic() - began
         report(f"compiled {Path(path).name} for {target} in {seconds:.1f} s")
@@ -310,8 +311,8 @@ def compiler_for(
     return compile_for
 
 
-def _check_data(experiment: Experiment, model: Any) -> None:
-    """Refuse data that the model cannot take, before it is compiled."""
+def _check_model(experiment: Experiment, model: Any) -> None:
+    """Refuse weights and data that the model cannot take, before it is compiled."""
     from pcp.compiler import signature
     from pcp.compiler.options import CompileOptions
 
@@ -319,8 +320,12 @@ def _check_data(experiment: Experiment, model: Any) -> None:
     loss, *_ = (*signature.functions(model, entry, "train")[entry].results, None)
     if loss is None or loss.shape:
         return  # no model to train: the compiler says so
+    parameters = signature.parameters(model, entry)
+    # What is trained of a model with adapters, or in part, the compiler says.
+    if experiment.initial_weights and not (experiment.lora or experiment.freeze):
+        first_values.check_shapes(experiment.initial_weights, parameters)
     corpus = Corpus(experiment, signature.data_inputs(model, entry))
-    corpus.check_vocabulary([p.shape for p in signature.parameters(model, entry)])
+    corpus.check_vocabulary([p.shape for p in parameters])
     corpus.check_rows(signature.table_rows(model, entry))
 
 

@@ -201,8 +201,9 @@ class BundleTrainer:
         names = [p.name for p in self._parameters]
         if missing := [n for n in names if PARAMETER + n not in snapshot]:
             raise StateMismatch(
-                f"the state to start from lacks the parameter {missing[0]!r}; "
-                "was it made by another model?"
+                f"the state to start from lacks {len(missing)} of {len(names)} "
+                f"parameters: {', '.join(map(repr, missing[:12]))}; was it made by "
+                "another model?"
             )
         parameters = {n: np.array(snapshot[PARAMETER + n]) for n in names}
         check_like(prefixed(PARAMETER, names, map(like, self._parameters)), snapshot)
