@@ -7,7 +7,12 @@ meanwhile is left out.
 
 from collections.abc import Sequence
 
-from pcp.training.coordinator.effects import Gather, LookOnDisk, Write
+from pcp.training.coordinator.effects import (
+    Gather,
+    LookOnDisk,
+    ReportCheckpoint,
+    Write,
+)
 from pcp.training.coordinator.events import Gathered, NotSaved, OnDisk, Written
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.storage import nonfinite
@@ -104,6 +109,7 @@ class Saver:
             members=list(event.members),
         )
         self._run.log(f"checkpoint of round {event.round} in {event.path}")
+        self._run.do(ReportCheckpoint(event.round, event.path))
 
     def failed(self, event: NotSaved) -> None:
         """A member died, or the disk is full: the next checkpoint may work."""

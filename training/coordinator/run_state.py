@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pcp.training.config.experiment import Experiment
+from pcp.training.coordinator import monitor
 from pcp.training.coordinator.effects import (
     Append,
     Close,
@@ -86,6 +87,11 @@ class RunState:
     def steps(self) -> int:
         """Inner steps of the next round: the experiment's, or the operator's."""
         return self.progress.steps or self.experiment.tau
+
+    @property
+    def stops(self) -> bool:
+        """Whether the held-out losses end the run."""
+        return monitor.stops(self.experiment, self.progress.scores)
 
     def do(self, effect: Effect) -> None:
         """Ask for something, after all that was asked for before."""

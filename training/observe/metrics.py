@@ -42,6 +42,10 @@ class Observer(Protocol):
         """The held-out loss after a round."""
         ...
 
+    def checkpoint(self, number: int, path: str) -> None:
+        """The state after a round is on the disk, in this folder."""
+        ...
+
     def status(self, values: Mapping[str, Any]) -> None:
         """The state of the run, several times a second."""
         ...
@@ -64,6 +68,9 @@ class Quiet:
         """Ignored."""
 
     def validation(self, number: int, loss: float, batches: int) -> None:
+        """Ignored."""
+
+    def checkpoint(self, number: int, path: str) -> None:
         """Ignored."""
 
     def status(self, values: Mapping[str, Any]) -> None:
@@ -145,6 +152,11 @@ class Fanout:
         """Tell all."""
         for observer in self._observers:
             observer.validation(number, loss, batches)
+
+    def checkpoint(self, number: int, path: str) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.checkpoint(number, path)
 
     def status(self, values: Mapping[str, Any]) -> None:
         """Tell all."""

@@ -13,7 +13,11 @@ from typing import Any
 
 from pcp import strict_json
 from pcp.bundle import Bundle, sha256
+<<<<<<< HEAD
 from pcp.errors import BundleError, ConfigError, PcpError, StateMismatch, nearest
+=======
+from pcp.errors import BundleError, ConfigError, StateMismatch
+>>>>>>> anymodel
 from pcp.manifest import Manifest
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.events import Program
@@ -183,12 +187,8 @@ def _check_weights(path: str | None, manifest: Manifest) -> None:
     if any(t.name in arrays for t in states):
         arrays = as_taken(arrays, states)
         ours |= {t.name: like(t) for t in states}
+    first_values.check_names(path, ours, arrays)
     for name, found in unlike(ours, arrays):
-        if found is None:
-            raise ConfigError(
-                f"initial_weights: {path} has no tensor {name!r}."
-                f"{nearest(name, arrays)}"
-            )
         raise ConfigError(
             f"initial_weights: {name} is {found.dtype} {list(found.shape)} in {path}, "
             f"the model's is {ours[name].dtype} {list(ours[name].shape)}"

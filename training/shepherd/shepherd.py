@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pcp.errors import RuntimeFault
@@ -19,6 +20,7 @@ from pcp.runtime.transport.credentials import Protection
 from pcp.runtime.transport.link import format_address
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator import effects as do
+from pcp.training.coordinator import monitor
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.coordinator.effects import Effect
 from pcp.training.coordinator.events import (
@@ -250,6 +252,7 @@ class Shepherd:
             do.ReportValidation: lambda e: observer.validation(
                 e.round, e.loss, e.batches
             ),
+            do.ReportCheckpoint: lambda e: observer.checkpoint(e.round, e.path),
             do.Compile: self._compile,
             do.NoteSettings: lambda e: folder.note(self.experiment),
             do.MakeLatest: lambda e: folder.make_latest(),
@@ -352,7 +355,14 @@ class Shepherd:
 
         if checkpoint is not None:
             path = self.folder.path
-            self.hub.work(lambda: checkpoints.save(path, checkpoint, keep), then)
+            there = [
+                checkpoints.round_of(folder) for folder in checkpoints.folders(path)
+            ]
+            scores = self.state.progress.scores
+            best = monitor.best_of(self.experiment, scores, [*there, effect.round])
+            spared = () if best is None else (best,)
+            save = partial(checkpoints.save, path, checkpoint, keep, spared)
+            self.hub.work(save, then)
 
     def _not_saved(self, error: Exception) -> None:
         """A fault of the world may pass; any other ends the run."""

@@ -23,7 +23,7 @@ compares every file with the sums; `newest` skips what is damaged and says so.
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -113,11 +113,17 @@ def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes | Arrays]]:
     yield "state.json", strict_json.dumps(state, indent=1).encode()
 
 
-def save(run: str | Path, checkpoint: Checkpoint, keep: int = 3) -> Path:
+def save(
+    run: str | Path,
+    checkpoint: Checkpoint,
+    keep: int = 3,
+    spared: Collection[int] = (),
+) -> Path:
     """Write a checkpoint under the run's folder and drop all but `keep` newest.
 
-    `OSError` where the disk refuses; the written part is removed then. Later
-    rounds, which a rewind left behind, are not counted, and are left alone.
+    Those of the rounds `spared` stay. `OSError` where the disk refuses; the written
+    part is removed then. Later rounds, which a rewind left behind, are not counted,
+    and are left alone.
     """
     parent = Path(run) / FOLDER
     if not parent.exists():
@@ -125,8 +131,10 @@ def save(run: str | Path, checkpoint: Checkpoint, keep: int = 3) -> Path:
         sync_folder(parent.parent)
     _bring_back(parent)
     final = parent / f"round_{checkpoint.round:08d}"
-    surplus = [f for f in folders(run) if f < final][max(1, keep) :]
-    for abandoned in [*parent.glob(f"{_HIDDEN}*"), *surplus]:
+    for abandoned in [
+        *parent.glob(f"{_HIDDEN}*"),
+        *_surplus(run, final, max(1, keep), spared),
+    ]:
         shutil.rmtree(abandoned, ignore_errors=True)
     hidden = parent / f"{_HIDDEN}{checkpoint.round}"
     try:
@@ -135,9 +143,17 @@ def save(run: str | Path, checkpoint: Checkpoint, keep: int = 3) -> Path:
     except OSError:
         shutil.rmtree(hidden, ignore_errors=True)
         raise
-    for old in [f for f in folders(run) if f < final][max(0, keep - 1) :]:
+    for old in _surplus(run, final, max(0, keep - 1), spared):
         shutil.rmtree(old, ignore_errors=True)
     return final
+
+
+def _surplus(
+    run: str | Path, final: Path, kept: int, spared: Collection[int]
+) -> list[Path]:
+    """The checkpoints before `final` that go, newest first."""
+    before = [folder for folder in folders(run) if folder < final][kept:]
+    return [folder for folder in before if round_of(folder) not in spared]
 
 
 def _write_all(folder: Path, checkpoint: Checkpoint) -> None:
@@ -175,6 +191,11 @@ def folders(run: str | Path) -> list[Path]:
     found = {folder.name: folder for folder in parent.glob(f"{_REPLACED}*")}
     named = {f"{_REPLACED}{f.name}": f for f in parent.glob("round_*")}
     return [folder for _, folder in sorted((found | named).items(), reverse=True)]
+
+
+def round_of(folder: Path) -> int:
+    """The round of a checkpoint's folder."""
+    return int(folder.name.rpartition("_")[2])
 
 
 def load(folder: str | Path) -> Checkpoint:

@@ -12,6 +12,7 @@ last one; it is dropped. Anything else that is wrong is refused. The kinds:
     late        a lease with steps that go into a later round than its own
     returned    a lease that was given up: its samples go back to the pool
     commit      a round is done: digest of the state, samples by worker
+    score       the held-out loss of a committed round, over all its batches
     checkpoint  the state of a committed round is on disk
     rewind      the state of later rounds is lost: back to a committed round
     quarantined a worker that was wrong again and again takes no part any more

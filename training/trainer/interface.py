@@ -24,6 +24,8 @@ class Trainer(Protocol):
     """Tokens of a sample; 1 where a sample is no sequence."""
     seed: int | None
     """The run's, once it is known."""
+    evaluates_averages: bool
+    """Whether `evaluate` takes averages of the parameters, where there are any."""
     every_step: bool
     """Members meet in every inner step: a round is theirs together."""
     resumes: bool
@@ -132,7 +134,7 @@ class Trainer(Protocol):
         ...
 
     def evaluate(self, batch: Batch) -> float:
-        """The loss of the shared parameters."""
+        """The loss of the shared parameters, or of their averages."""
         ...
 
     def close(self) -> None:

@@ -258,6 +258,7 @@ class Worker:
         self._experiment, state.run = experiment, welcome.run
         self._bundle, self._index = welcome.bundle, welcome.index
         self._seed = state.trainer.seed = experiment.seed
+        state.trainer.evaluates_averages = experiment.evaluated == "averages"
         prepared = state.prepared
         missed = (welcome.committed, welcome.digest)
         if prepared is not None and missed == (prepared.round, prepared.digest):
