@@ -103,7 +103,6 @@ class RoundLoop:
                 self._started = True
                 self.rounds.start(ready)
 
-<<<<<<< HEAD
     def _corrected(self) -> bool:
         """Whether a member is about to take the state that most have prepared."""
         run = self._run
@@ -111,7 +110,7 @@ class RoundLoop:
             member.state == CORRECTED and run.now - member.corrected_at < run.grace
             for member in run.roster
         )
-=======
+
     def _over(self) -> bool:
         """Whether no further round will begin."""
         return self._run.cancelled or self._run.stops or self.rounds.exhausted()
@@ -135,7 +134,6 @@ class RoundLoop:
             if saver.saved != round_ and (holders := run.roster.holders(round_)):
                 saver.save([member.name for member in holders])
         return True
->>>>>>> anymodel
 
     def _enough(self, ready: list[Member]) -> bool:
         """Whether the ready members are to begin."""

@@ -13,11 +13,7 @@ from typing import Any
 
 from pcp import strict_json
 from pcp.bundle import Bundle, sha256
-<<<<<<< HEAD
-from pcp.errors import BundleError, ConfigError, PcpError, StateMismatch, nearest
-=======
-from pcp.errors import BundleError, ConfigError, StateMismatch
->>>>>>> anymodel
+from pcp.errors import BundleError, ConfigError, PcpError, StateMismatch
 from pcp.manifest import Manifest
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.events import Program

@@ -48,15 +48,12 @@ class Progress:
     """Inner steps a round, where an operator changed them."""
     settings: dict[str, Any] | None = None
     """The experiment that the last shepherd to start had."""
-<<<<<<< HEAD
     quarantined: dict[str, str] = field(default_factory=dict)
     """Workers that take no part any more, and why."""
     paused_because: str | None = None
     """Why the run paused by itself; None: it did not."""
-=======
     scores: dict[int, float] = field(default_factory=dict)
     """The held-out losses of committed rounds, by round."""
->>>>>>> anymodel
     ended: bool = False
 
     def taken(self) -> list[Range]:
