@@ -145,9 +145,10 @@ def _place_along(along: Sequence[str], axes: Axes) -> ir.Value:
     """This member's number among those that differ along the axes, major first."""
     i32 = ir.IntegerType.get_signless(32)
     place = hlo.constant(0, hlo.tensor((), i32))
-    if along:
-        unsigned = hlo.tensor((), ir.IntegerType.get_unsigned(32))
-        member = hlo.convert(hlo.op("partition_id", [], [unsigned]).result, i32)
+    if not along:
+        return place
+    unsigned = hlo.tensor((), ir.IntegerType.get_unsigned(32))
+    member = hlo.convert(hlo.op("partition_id", [], [unsigned]).result, i32)
     names = list(axes.sizes)
     for axis in along:
         size = hlo.constant_like(place, axes.sizes[axis])
