@@ -58,13 +58,13 @@ def _both(
 
 
 def _twice(op: ir.Operation, x: Values, s: Values) -> Sequence[Sequence[ir.Value]]:
-    operands = [[values[v] for v in op.operands] for values in (x, s)]
+    here, there = ([values[v] for v in op.operands] for values in (x, s))
     if op.name == STOP:
-        return operands[1], operands[1]
+        return there, there
     if op.name == "stablehlo.while":
-        return _halves(_loop(op, *operands, x, s))
+        return _halves(_loop(op, here, there, x, s))
     if op.name in ("stablehlo.case", "stablehlo.if"):
-        return _halves(_branches(op, operands[1], x, s))
+        return _halves(_branches(op, there, x, s))
     return [list(_copied(op, values).results) for values in (x, s)]
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.accuracy import complexes
 from helpers.oracles.legalized import legalized
 from helpers.servers.iree_server import Iree
 from jax import lax
@@ -14,87 +15,23 @@ from jax import lax
 from pcp.compiler.emission import target_text
 from pcp.compiler.targets import find
 from pcp.dialect.context import parse
+from pcp.passes.legalize.functions.accuracy import COMPLEX
 
 COUNT = 4096
 
 
-def _log_plus_one(z: Any) -> Any:
-    """numpy's own takes the logarithm of what 1 + z rounds to."""
-    a, b = z.real, z.imag
-    return np.log1p(a * (a + 2) + b * b) / 2 + 1j * np.angle(1 + z)
-
-
-def _logistic(z: Any) -> Any:
-    left = np.minimum(z.real, 0)
-    return np.exp(left) / (np.exp(left) + np.exp(left - z))
-
-
-FUNCTIONS: dict[str, Callable] = {
-    "abs": np.abs,
-    "cosine": np.cos,
-    "exponential": np.exp,
-    "exponential_minus_one": np.expm1,
-    "log": np.log,
-    "log_plus_one": _log_plus_one,
-    "logistic": _logistic,
-    "rsqrt": lambda z: 1 / np.sqrt(z),
-    "sine": np.sin,
-    "sqrt": np.sqrt,
-    "tan": np.tan,
-    "tanh": np.tanh,
-}
-
-
-def _program(element: str) -> str:
-    z, r = (f"tensor<{COUNT}x{e}>" for e in (f"complex<{element}>", element))
-    return legalized(
-        "".join(
-            f"""
-func.func @{name}(%z: {z}) -> {r if name == "abs" else z} {{
-  %0 = stablehlo.{name} %z : {f"({z}) -> {r}" if name == "abs" else z}
-  return %0 : {r if name == "abs" else z}
-}}"""
-            for name in FUNCTIONS
-        )
-    )
-
-
-@pytest.mark.parametrize("size", [1e-10, 1e-3, 1.0, 80.0, 1e30])
-def test_the_error_relative_to_the_size(iree: Iree, size: float) -> None:
-    """Where the result is a number of f32: no intermediate overflows before it."""
-    errors = _errors(iree.run_all, "f32", np.complex64, size)
-    for name, error in errors.items():
-        limit = 1e-5 if name == "log" else 2e-6  # log|z| near |z| = 1
-        assert error <= limit, name
-
-
-@pytest.mark.parametrize("size", [1e-200, 1e-10, 1.0, 300.0, 1e250])
-def test_the_error_in_twice_the_bits(iree: Iree, size: float) -> None:
-    """The same of complex128, compiled as a whole for a target."""
-
-    def run(text: str, calls: dict) -> list:
-        lowered = target_text(parse(text), find("cpu:host")).plain
-        return iree.run_all(lowered, calls)
-
-    for name, error in _errors(run, "f64", np.complex128, size).items():
-        assert error <= (1e-13 if name == "log" else 4e-15), name
-
-
-def _errors(run: Callable, element: str, dtype: type, size: float) -> dict[str, float]:
-    """The largest error of each function over the size of its result, in a square."""
-    random = np.random.default_rng(0)
-    z = (random.uniform(-size, size, (2, COUNT)).T @ [1, 1j]).astype(dtype)
-    wide, info = z.astype(np.clongdouble), np.finfo(dtype)
-    answers = run(_program(element), {name: [z] for name in FUNCTIONS})
-    errors = {}
-    for (name, exact), answer in zip(FUNCTIONS.items(), answers, strict=True):
-        assert not isinstance(answer, str), (name, answer)
-        with np.errstate(all="ignore"):
-            want = exact(wide)
-            error = np.abs(answer[0] - want) / np.abs(want)
-        held = (np.abs(want) < 0.1 * info.max) & (np.abs(want) > 100 * info.tiny)
-        errors[name] = float(error[held].max(initial=0))
-    return errors
+@pytest.mark.parametrize("element", complexes.TYPES)
+def test_the_largest_error_is_below_its_bound(iree: Iree, element: str) -> None:
+    """Of all sizes: no intermediate overflows before the result does."""
+    program = parse(complexes.program(element, COUNT))
+    text = target_text(program, find("cpu:host")).plain
+    for size in complexes.SIZES[element]:
+        z = complexes.points(element, size, COUNT)
+        answers = iree.run_all(text, {name: [z] for name in complexes.FUNCTIONS})
+        for name, answer in zip(complexes.FUNCTIONS, answers, strict=True):
+            assert not isinstance(answer, str), (name, answer)
+            worst = complexes.errors(name, z, answer[0]).max()
+            assert worst <= COMPLEX[name][element], (name, size)
 
 
 ROOTS = [0.0, 1.0, 3e-3, 7e20, np.inf, np.nan]
