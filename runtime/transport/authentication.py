@@ -99,6 +99,8 @@ def _answer(
     peer: BlockingConnection, deadline: float, kind: Kind, length: int
 ) -> bytes:
     header, payload = peer.answer(Patience(deadline), MAX_TEXT)
+    if header.kind is Kind.REFUSE and kind is Kind.PROOF:
+        raise ProtocolError(f"{peer.peer} refuses our proof: {text(payload)}")
     if header.kind is not kind or len(payload) != length:
         raise ProtocolError(
             f"{peer.peer} does not prove that it has the key: {text(payload)}"

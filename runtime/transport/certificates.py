@@ -88,11 +88,13 @@ def issue(
 def read_private(path: Path, least: int = 0) -> bytes:
     """A secret's file; ConfigError where others may read it, or it is too short."""
     try:
-        mode = path.stat().st_mode
-        content = path.read_bytes()
+        stat = path.stat()
+        mode, content = stat.st_mode, path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    if os.name == "posix" and mode & 0o077:
+    # A mounted secret may be another user's, and its group's to read: then we are that.
+    mine = 0o077 if os.name == "posix" and stat.st_uid == os.geteuid() else 0o007
+    if os.name == "posix" and mode & mine:
         raise ConfigError(
             f"{path}: others may read this secret (mode {mode & 0o777:04o}); "
             f"`chmod 600 {path}` if nobody has yet, else make another"

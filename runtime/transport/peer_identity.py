@@ -26,7 +26,7 @@ from pcp.runtime.transport.link import Untrusted
 ISSUER = "pcp issuer"
 """The organisation of the authorities that sign identities."""
 ROLES = ("shepherd", "worker", "operator", "reader")
-MEMBERS = frozenset({"shepherd", "worker"})
+MEMBERS = ("shepherd", "worker")
 """The roles in which a process exchanges with others."""
 
 

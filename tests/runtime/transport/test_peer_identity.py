@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.worlds.identities import member
 
 from pcp.errors import ConfigError, ProtocolError, RuntimeFault
 from pcp.runtime.communicator.endpoint import Endpoint
@@ -15,22 +16,6 @@ from pcp.runtime.transport import certificates
 from pcp.runtime.transport.credentials import Protection
 from pcp.runtime.transport.peer_identity import PeerIdentity, of_uri
 from pcp.runtime.transport.tls import KeyTls, Tls
-
-
-def member(
-    folder: Path, role: str, namespace: str = "run", name: str = "", days: float = 1
-) -> tuple[Tls, str]:
-    """The files of an identity in a role, and its id."""
-    issuer = folder / f"{namespace}.key"
-    if not issuer.exists():
-        certificates.new_issuer(issuer, namespace)
-    identity = folder / f"{namespace}-{name or role}.identity"
-    number = certificates.new_identity(identity)
-    certificate = identity.with_suffix(".pem")
-    certificate.write_bytes(certificates.issue(issuer, identity, role, days)[0])
-    revoked = folder / "revoked"
-    revoked.touch()
-    return Tls(certificate, identity, issuer.with_suffix(".pem"), revoked), number
 
 
 def served(listens: Tls | None, dials: Tls | None, **key) -> int:
