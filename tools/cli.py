@@ -69,6 +69,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "pcp.tools.commands.control",
         "pause, cancel, drain a worker, change H",
     ),
+    "keys": ("pcp.tools.commands.keys", "identities, and who may be what in a run"),
     "ledger": (
         "pcp.tools.commands.ledger",
         "check a run's samples; make its rounds again",

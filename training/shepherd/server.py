@@ -17,7 +17,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +27,18 @@ from pcp.runtime.transport.authentication import Gate, checked
 from pcp.runtime.transport.credentials import Protection
 from pcp.runtime.transport.link import Wire
 from pcp.runtime.transport.listener import EXHAUSTED_SECONDS
+from pcp.runtime.transport.peer_identity import MEMBERS, ROLES, PeerIdentity
 from pcp.training.coordinator.events import Lost, Received
 from pcp.training.wire.channel import OPEN, Channel, NotAdmitted
-from pcp.training.wire.messages import Hello, Message, Refused, Welcome
+from pcp.training.wire.messages import (
+    Heartbeat,
+    Hello,
+    Message,
+    Order,
+    Refused,
+    StatusQuery,
+    Welcome,
+)
 
 HANDSHAKE_SECONDS = 10.0
 MAX_CONNECTIONS = 1024
@@ -104,6 +113,7 @@ class Connection:
             try:
                 self._channel.admit(limit)
                 message = self._channel.receive(limit)
+                self._check_role(message)
             except NotAdmitted as error:
                 self._end(str(error))
                 return
@@ -121,6 +131,19 @@ class Connection:
                 if self._over.is_set():
                     return
             self._events.put(Received(self, message))
+
+    @property
+    def identity(self) -> PeerIdentity | None:
+        """Of the peer, if the run has identities."""
+        return self._channel.identity
+
+    def _check_role(self, message: Message) -> None:
+        """ProtocolError for a message that is not for the peer's role."""
+        peer, roles = self.identity, _MAY.get(type(message), MEMBERS)
+        if peer is not None and peer.role not in roles:
+            raise ProtocolError(
+                f"{message.kind!r} is not for the role {peer.role} of this certificate"
+            )
 
     def _stays(self, message: Message) -> bool:
         """Whether silence of the peer is for the shepherd to judge."""
@@ -151,6 +174,14 @@ class Connection:
             self._outgoing.put_nowait(None)
         except queue.Full:
             pass  # the writer is in a send, which fails now
+
+
+_MAY: dict[type[Message], Collection[str]] = {
+    StatusQuery: ROLES,
+    Order: ("operator", "shepherd"),
+    Heartbeat: ROLES,
+}
+"""The roles that may say this; all else is said by members."""
 
 
 class Allowance:
@@ -200,6 +231,13 @@ class Server:
             if connection.welcomed and not connection._over.is_set():
                 connection.send(message)
 
+    def drop_revoked(self) -> None:
+        """End the connections of identities that were revoked since they came."""
+        tls = self._protection.tls
+        for connection in [] if tls is None else self._connections:
+            if tls is not None and tls.is_revoked(connection.identity):
+                connection._end("its identity is revoked")
+
     def work(self, what: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Run `what` in a thread and then, as an event, `then(result)`.
 
@@ -244,7 +282,8 @@ class Server:
             if not self._has_room():
                 sock.close()
                 continue
-            channel = Channel(self._wire(sock), Gate(checked(self._protection.key)))
+            wire = self._wire(sock)
+            channel = Channel(wire, Gate(checked(self._protection.key), wire))
             try:
                 self._connections.append(Connection(channel, self.events))
             except (RuntimeError, OSError) as error:  # no more threads, most likely
@@ -266,7 +305,7 @@ class Server:
     def _wire(self, sock: socket.socket) -> Wire:
         """The socket, or what encrypts over it; the reader's thread shakes hands."""
         tls = self._protection.tls
-        return sock if tls is None else tls.serve(sock)
+        return sock if tls is None else tls.serve(sock, ROLES)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -55,7 +55,7 @@ from pcp.training.storage.ledger import Ledger
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import OPEN
-from pcp.training.wire.messages import Heartbeat, Order
+from pcp.training.wire.messages import Heartbeat, Hello, Order
 
 _MOMENT = 0.05
 """Seconds between two looks at the clock."""
@@ -96,6 +96,8 @@ class Shepherd:
         begin = self.ledger.progress.begin
         self._artifacts = Artifacts(compile_for, experiment, begin.get("data"))
         self._serving = Serving(self.endpoint, folder, self.ledger, experiment)
+        self._names: dict[str, str] = {}
+        """Identities by the names that their workers have."""
         self._gathered: Checkpoint | None = None
         self._kept: Round | None = None
         self._check: Callable[[], None] = lambda: None
@@ -210,10 +212,22 @@ class Shepherd:
     def _handle(self, arrived: Received | Lost | Done) -> None:
         if isinstance(arrived, Done):
             arrived.then(arrived.result)
+        elif isinstance(arrived, Received) and (why := self._stolen(arrived)):
+            arrived.connection.refuse(why)  # type: ignore[attr-defined]
         elif isinstance(arrived, Received) and isinstance(arrived.message, Order):
             self._ordered(arrived.connection, arrived.message)
         else:
             self._happened(arrived)
+
+    def _stolen(self, arrived: Received) -> str | None:
+        """Why a worker may not have the name it says: another identity has it."""
+        peer = getattr(arrived.connection, "identity", None)
+        if peer is None or not isinstance(arrived.message, Hello):
+            return None
+        name = arrived.message.worker
+        if self._names.setdefault(name, peer.id) == peer.id:
+            return None
+        return f"the name {name} is that of another identity in this run"
 
     def _ordered(self, connection: Any, order: Order) -> None:
         """An order counts if it comes with the run's key."""
@@ -298,6 +312,7 @@ class Shepherd:
 
     def _show_status(self, effect: do.ShowStatus) -> None:
         self.observer.status(effect.values)
+        self.hub.drop_revoked()
         self._check()
 
     def _keep(self, effect: do.Keep) -> None:

@@ -1,8 +1,10 @@
 """The ledger: what a run has committed, line by line, on disk before it counts.
 
-A JSON object a line, appended and fsynced, with a running number `n` and a
-CRC-32 of the rest of the line, `crc`. A line torn by a crash can only be the
-last one; it is dropped. Anything else that is wrong is refused. The kinds:
+A JSON object a line, appended and fsynced, with a running number `n`, the SHA-256 of
+the line before it, `prev`, and a CRC-32 of the rest of the line, `crc`. A line torn by
+a crash can only be the last one; it is dropped. Anything else that is wrong is refused;
+who changes, takes out or adds a line must write all that follow anew, and the last line
+is of another hash. Lines of an older pcp have no `prev`. The kinds:
 
     begin       the run's constants: samples, quantum, frozen keys, data digest
     started     a shepherd goes on with the run under these settings
@@ -25,6 +27,7 @@ epoch was consumed twice and none was lost; `pcp.training.simulate.replay` makes
 rounds again and compares their digests. One process at a time has a ledger open.
 """
 
+import hashlib
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -69,6 +72,17 @@ def read(path: str | Path) -> tuple[list[dict[str, Any]], int]:
 
     The file may be longer: then its last line was torn.
     """
+    records, good, _ = _read(path)
+    return records, good
+
+
+def last_hash(path: str | Path) -> str:
+    """The SHA-256 of the last whole line: it stands for all of a ledger."""
+    return _read(path)[2]
+
+
+def _read(path: str | Path) -> tuple[list[dict[str, Any]], int, str]:
+    """As `read`, and the hash of the last line."""
     try:
         content = outside.read_bytes(path)
     except OSError as error:
@@ -76,7 +90,8 @@ def read(path: str | Path) -> tuple[list[dict[str, Any]], int]:
             f"{path}: cannot read the ledger: {error.strerror}"
         ) from error
     records: list[dict[str, Any]] = []
-    good = 0
+    good, before = 0, _FIRST
+    chained = False
     lines = content.splitlines(keepends=True)
     for number, line in enumerate(lines):
         record = _record(line)
@@ -87,9 +102,24 @@ def read(path: str | Path) -> tuple[list[dict[str, Any]], int]:
                 f"{path}:{number + 1}: damaged line in the ledger; restore the file "
                 "or start a new run"
             )
+        found = record.pop("prev", None)
+        chained = chained or found is not None
+        if chained and found != before:
+            raise StateMismatch(
+                f"{path}:{number + 1}: this line does not follow the one before: "
+                "the ledger was changed; restore the file or start a new run"
+            )
         records.append(record)
-        good += len(line)
-    return records, good
+        good, before = good + len(line), _hash(line)
+    return records, good, before
+
+
+_FIRST = "0" * 64
+"""In place of the hash of the line before the first."""
+
+
+def _hash(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()
 
 
 class Ledger:
@@ -103,7 +133,7 @@ class Ledger:
         self.path = Path(path)
         self._file = _locked(self.path)
         try:
-            records, self._bytes = read(self.path)
+            records, self._bytes, self._last = _read(self.path)
             self._replay = replayed(records)
             self._replay.kept = KEPT_ROUNDS
             self.progress.history.shorten(KEPT_ROUNDS)
@@ -160,7 +190,7 @@ class Ledger:
                 f"{self.path}: the ledger was deleted while the run went on: nothing "
                 "that is committed from now on could be kept"
             )
-        line = _line({"n": self._count, "kind": kind, **fields})
+        line = _line({"n": self._count, "prev": self._last, "kind": kind, **fields})
         try:
             append(self._file, line, path=self.path, what="ledger", sync=sync)
         except DiskFull:
@@ -170,6 +200,7 @@ class Ledger:
             self._give_up()
             raise
         self._bytes += len(line)
+        self._last = _hash(line)
         self._count += 1
 
     def digest(self, round_: int) -> str | None:
