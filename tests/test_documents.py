@@ -34,7 +34,14 @@ from pcp.tools.pages.fences import Block, blocks_of
 
 BLOCKS = all_blocks()
 #: Pages that take seconds of a processor, and why.
-LONG = {"docs/guide/10-homes.md": "it trains, and makes a run again"}
+LONG = {
+    "docs/guide/10-homes.md": "it trains, and makes a run again",
+    "docs/tutorials/a-worker-dies.md": "it trains twice",
+    "docs/tutorials/jax.md": "JAX is imported",
+    "docs/tutorials/pytorch.md": "torch is imported, and it trains",
+    "docs/tutorials/spread-a-model.md": "four processes",
+    "docs/tutorials/two-machines.md": "it trains",
+}
 IN_ORDER = (
     "docs/anatomy.md",
     *sorted(
