@@ -45,7 +45,9 @@ class Chunk:
     `start` 0 empties the slot for a new request. With `last` the token behind the piece
     is sampled. Bit v of `mask` (byte v // 8, least significant first) allows token v.
     `prompt` is how many of the request's tokens, from its first, the user gave: what is
-    beyond them was generated, which presence and frequency penalties count.
+    beyond them was generated, which presence and frequency penalties count. With
+    `adopt` the slot's tokens before `start` are an earlier request's, and this one's
+    too.
     """
 
     slot: int
@@ -56,6 +58,7 @@ class Chunk:
     sampling: Sampling
     mask: bytes | None = None
     prompt: int | None = None
+    adopt: bool = False
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ class Slots:
         self, of: Chunk | Step, tokens: Sequence[int], start: int
     ) -> None:
         slot, where = self.slots[of.slot], f"slot {of.slot}, request {of.request}"
-        if start and slot.request != of.request:
+        adopts = isinstance(of, Chunk) and of.adopt
+        if start and slot.request != of.request and not adopts:
             raise UsageError(f"{where}: the slot is of request {slot.request}")
         if not 0 <= start <= len(slot.tokens) or (isinstance(of, Step) and not start):
             raise UsageError(
@@ -121,8 +122,7 @@ class Slots:
 
     def _chunk(self, chunk: Chunk) -> Planned:
         slot = self.slots[chunk.slot]
-        if not chunk.start:
-            slot.request, slot.tokens = chunk.request, []
+        slot.request = chunk.request
         slot.tokens[chunk.start :] = chunk.tokens
         slot.prompt = len(slot.tokens) if chunk.prompt is None else chunk.prompt
         end = len(slot.tokens)

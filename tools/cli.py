@@ -61,6 +61,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "how fast collectives and the network are here",
     ),
     "export": ("pcp.tools.commands.export", "a PyTorch or JAX model to model.mlir"),
+    "serve": ("pcp.tools.commands.serve", "a model behind OpenAI's API"),
     "runs": ("pcp.tools.runs.listing", "the runs of a folder, live and finished"),
     "show": ("pcp.tools.runs.show", "one run from its folder"),
     "compare": ("pcp.tools.runs.compare", "runs side by side, and what differs"),

@@ -32,6 +32,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 # What may be imported from outside, when a module is loaded and inside functions.
 PICTURES = {"matplotlib", "prometheus_client", "rich", "wandb"}
+WEB = {"starlette", "uvicorn", "tokenizers", "jinja2", "llguidance"}
 FOREIGN: dict[str, tuple[set[str], set[str]]] = {
     "pcp": ({"numpy", "pydantic"}, set()),
     "dialect": ({"numpy", "torch_mlir"}, set()),
@@ -40,9 +41,9 @@ FOREIGN: dict[str, tuple[set[str], set[str]]] = {
     "autodiff": ({"numpy"}, set()),
     "compiler": ({"numpy", "pydantic"}, {"iree"}),
     "runtime": ({"numpy", "iree", "xxhash"}, {"prometheus_client"}),
-    "training": ({"numpy", "pydantic"}, PICTURES),
+    "training": ({"numpy", "pydantic"}, PICTURES | {"tokenizers"}),
     "engines": ({"numpy", "torch"}, {"mpi4py"}),
-    "serving": ({"numpy", "pydantic"}, set()),
+    "serving": ({"numpy", "pydantic", *WEB}, {"prometheus_client"}),
     "tools": (
         {"numpy", "pydantic"},
         {"iree", "jax", "ray", "rich", "torch", "torch_mlir", "yaml"},

@@ -62,6 +62,10 @@ ALLOWED: dict[str, dict[str, str]] = {
         "huggingface": "pytorch",
         "decoders": "",
     },
+    "serving": {
+        "tokens": "",
+        "gateway": "tokens",
+    },
     "tools": {
         "support": "",
         "pages": "support",

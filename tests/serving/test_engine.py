@@ -96,6 +96,22 @@ def test_a_request_goes_on_where_its_tokens_are_put_again(engine: SlotEngine) ->
     assert 0 < len(first.made) < len(whole)
 
 
+def test_a_request_adopts_the_beginning_of_an_earlier_one(engine: SlotEngine) -> None:
+    """What the cache has of a prompt is not computed again."""
+    wanted = run(engine, _request(5, slot=1))[0]
+    prompt = _prompt(5)
+    run(engine, Request(8, [*prompt[:20], 1, 2, 3], 6, 0, GREEDY, chunk=7))
+    sampling = _request(5, slot=0).sampling
+    rest = Chunk(0, tuple(prompt[20:]), 20, True, 9, sampling, adopt=True)
+    found = engine.tick(Tick((rest,)))
+    made = [found[0].token]
+    while len(made) < len(wanted):
+        position = len(prompt) + len(made) - 1
+        step = Step(0, made[-1], position, 9, sampling)
+        made.append(engine.tick(Tick(steps=(step,)))[0].token)
+    assert made == wanted
+
+
 def test_a_chunk_at_the_end_of_the_context(engine: SlotEngine) -> None:
     """One too short for its function there is written from further in front."""
     tokens = np.random.default_rng(1).integers(0, VOCABULARY, CONTEXT - 1).tolist()
