@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pcp.errors import ConfigError
-
-_ROWS = (1, 2, 4, 8, 16, 32, 64)
-_CHUNKS = (32, 128)
+from pcp.tools.support.cache_folder import cache_folder
 
 
 def add_engine_flags(parser: ArgumentParser) -> None:
@@ -17,7 +15,10 @@ def add_engine_flags(parser: ArgumentParser) -> None:
     add("--slots", type=int, default=4, metavar="N", help="requests at once; default 4")
     add("--context", type=int, metavar="N", help="positions of a slot")
     add("--bundle", type=Path, metavar="FILE", help="the compiled functions, if made")
-    add("--device", default="local-task", help="IREE's; default local-task")
+    help_ = "processes that share the model (tensor parallelism); default 1"
+    add("--ranks", type=int, default=1, metavar="N", help=help_)
+    help_ = "IREE's, of each rank; default local-task, of several ranks local-sync"
+    add("--device", default="", help=help_)
 
 
 def engine_maker(flags: Namespace, log: Callable[[str], None]) -> Callable[[], Any]:
@@ -25,28 +26,28 @@ def engine_maker(flags: Namespace, log: Callable[[str], None]) -> Callable[[], A
     if flags.slots < 1:
         raise ConfigError("--slots: there is at least one")
 
+    if flags.ranks < 1:
+        raise ConfigError("--ranks: there is at least one")
+
     def make() -> Any:
-        from pcp.serving.engine import LocalEngine
+        from pcp.tools.support import decoder_engine
 
         bundle = flags.bundle or _compiled(flags, log)
         log(f"loading the weights of {flags.folder}")
-        return LocalEngine.load(
-            bundle, flags.folder, slots=flags.slots, device=flags.device
+        return decoder_engine.of_bundle(
+            bundle, flags.folder, slots=flags.slots, device=flags.device, log=log
         )
 
     return make
 
 
-def phases(slots: int) -> list[str]:
-    """Functions for chunks of prompts, and for as many requests as there are slots."""
-    rows = [rows for rows in _ROWS if rows <= slots]
-    chunks = ",".join(map(str, _CHUNKS))
-    return [f"prefill:{chunks}", f"decode:{','.join(map(str, rows))}"]
-
-
 def _compiled(flags: Namespace, log: Callable[[str], None]) -> Any:
     from pcp.tools.support.decoder_bundle import compile_folder
+    from pcp.tools.support.decoder_engine import phases
 
     log(f"compiling the model of {flags.folder}")
     context = flags.context if flags.context is not None else ()
-    return compile_folder(flags.folder, phases(flags.slots), context)
+    wanted = phases(flags.slots, context)
+    return compile_folder(
+        flags.folder, wanted, context, ranks=flags.ranks, cache=cache_folder()
+    )
