@@ -86,24 +86,28 @@ class Call:
     """One call of a function.
 
     `places` of a decode are the positions of its rows; of a prefill the first position
-    and how many of the tokens count.
+    and how many of the tokens count. `wanted` is whether somebody looks at the logits.
     """
 
     function: Function
     slots: tuple[int, ...]
     tokens: tuple[int, ...]
     places: tuple[int, ...]
+    wanted: bool = True
 
 
 class CachedModel:
-    """Runs calls. Its arrays are on the program's device."""
+    """Runs calls. Its arrays are on the program's device.
+
+    Of a program that is spread over a mesh it has the parts of one member.
+    """
 
     def __init__(
         self, program: Program, weights: Mapping[str, np.ndarray], slots: int
     ) -> None:
         self.program, self.slots = program, slots
-        self.shapes = Shapes.of(program.manifest)
-        first = program.manifest.function(self.shapes.prefill[0].name)
+        shapes = Shapes.of(program.manifest)
+        first = program.manifest.function(shapes.prefill[0].name)
         self._names = [
             spec.name for spec in first.inputs if spec.role in ("frozen", "param")
         ]
@@ -133,7 +137,7 @@ class CachedModel:
         ]
 
     def run(self, call: Call) -> np.ndarray:
-        """The logits of a call, [rows, V]; of a prefill [1, V]."""
+        """The logits of a call, [rows, V]; of a prefill [1, V]. V may be a part."""
         taken = [array for slot in call.slots for array in self.caches[slot]]
         logits, *kept = self.program[call.function.name](
             *self._parameters, *taken, *self._data(call), device_arrays=True
@@ -141,7 +145,7 @@ class CachedModel:
         each = len(self._kinds)
         for i, slot in enumerate(call.slots):
             self.caches[slot] = kept[i * each : (i + 1) * each]
-        return logits.numpy().reshape(-1, self.shapes.vocabulary)
+        return logits.numpy().reshape(-1, logits.shape[-1])
 
     def _data(self, call: Call) -> Sequence[Any]:
         tokens, places = (np.array(x, np.int32) for x in (call.tokens, call.places))

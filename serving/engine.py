@@ -1,8 +1,10 @@
-"""The engine of one device: ticks in, sampled tokens out (see `interface`)."""
+"""The engine: ticks in, sampled tokens out (see `interface`).
 
-from collections.abc import Mapping
+It is the same for one device and for a mesh of them; what computes its calls differs.
+"""
+
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -10,55 +12,62 @@ from pcp.bundle import Bundle
 from pcp.runtime.program.executor import Program
 from pcp.serving import weights
 from pcp.serving.cached_model import CachedModel, Shapes
+from pcp.serving.frames import Order
 from pcp.serving.interface import Sampled, Tick
 from pcp.serving.planning import Planned, Slots
 from pcp.serving.sampling import NOT_FINITE, sample
 
 
-class LocalEngine:
-    """A bundle of prefill and decode functions on a device of this process."""
+class Executor(Protocol):
+    """What carries out orders: the model on one device, or spread over ranks."""
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        values: Mapping[str, np.ndarray],
-        *,
-        slots: int = 4,
-        device: str = "local-task",
-        name: str = "model",
-    ) -> None:
-        shapes = Shapes.of(bundle.manifest)
-        self._model = CachedModel(Program.load(bundle, device), values, slots)
+    shapes: Shapes
+
+    def carry_out(self, order: Order) -> list[np.ndarray | None]:
+        """The logits of each call, [rows, V], where they are wanted."""
+        ...
+
+    def recover(self) -> None:
+        """Be ready again after `EngineLost`."""
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Mesh, ranks, epoch, bytes."""
+        ...
+
+
+class SlotEngine:
+    """An engine of `slots` over an executor with as many caches."""
+
+    def __init__(self, executor: Executor, slots: int, name: str) -> None:
+        shapes = executor.shapes
+        self._executor = executor
         self._slots = Slots(shapes, slots)
-        self._device, self._broken = device, set[int]()
+        self._broken: set[int] = set()
         self.slots, self.context = slots, shapes.context
         self.vocabulary, self.model = shapes.vocabulary, name
         self.chunk = max(f.rows for f in shapes.prefill)
 
-    @classmethod
-    def load(
-        cls, bundle: Bundle | str | Path, folder: str | Path, **options: Any
-    ) -> "LocalEngine":
-        """An engine with the weights of a folder; `options` are the constructor's."""
-        if not isinstance(bundle, Bundle):
-            bundle = Bundle.read(bundle)
-        functions = bundle.manifest.functions
-        wanted = weights.parameters(next(iter(functions.values())).inputs)
-        values = dict(weights.read(weights.mapped(folder), wanted, folder))
-        options.setdefault("name", Path(folder).resolve().name)
-        return cls(bundle, values, **options)
-
     def tick(self, tick: Tick) -> list[Sampled]:
         """See `Engine.tick`."""
         planned = self._slots.plan(tick)
-        for chunk in tick.chunks:
-            if not chunk.start and chunk.slot in self._broken:
-                self._model.clear(chunk.slot)
-                self._broken.discard(chunk.slot)
-        return [s for each in planned for s in self._computed(each)]
+        fresh = {chunk.slot for chunk in tick.chunks if not chunk.start}
+        cleared = tuple(sorted(self._broken & fresh))
+        order = Order(cleared, tuple(each.call for each in planned))
+        logits = self._executor.carry_out(order)
+        self._broken -= set(cleared)
+        return [
+            sampled
+            for each, rows in zip(planned, logits, strict=True)
+            if rows is not None
+            for sampled in self._sampled(each, rows)
+        ]
 
-    def _computed(self, planned: Planned) -> list[Sampled]:
-        logits = self._model.run(planned.call)
+    def _sampled(self, planned: Planned, logits: np.ndarray) -> list[Sampled]:
         found = []
         for wanted in planned.wanted:
             history = self._slots.slots[wanted.slot].history()
@@ -68,22 +77,74 @@ class LocalEngine:
         return found
 
     def recover(self) -> None:
-        """Empty all slots."""
+        """See `Engine.recover`."""
         self._slots.empty()
+        self._executor.recover()
+        self._broken.clear()
 
     def close(self) -> None:
-        """Release the device's memory."""
-        self._model.close()
+        """See `Engine.close`."""
+        self._executor.close()
 
     def describe(self) -> dict[str, Any]:
         """See `Engine.describe`."""
+        own = {"model": self.model, "slots": self.slots, "context": self.context}
+        return own | self._executor.describe()
+
+
+class OneDevice:
+    """The executor of a program that one device of this process runs."""
+
+    def __init__(
+        self, bundle: Bundle, folder: str | Path, slots: int, device: str
+    ) -> None:
+        self.shapes = Shapes.of(bundle.manifest)
+        function = bundle.manifest.function(self.shapes.prefill[0].name)
+        wanted = weights.parameters(function.inputs)
+        values = dict(weights.read(weights.mapped(folder), wanted, folder))
+        self.model = CachedModel(Program.load(bundle, device), values, slots)
+        self._device = device
+
+    def carry_out(self, order: Order) -> list[np.ndarray | None]:
+        """See `Executor.carry_out`."""
+        for slot in order.cleared:
+            self.model.clear(slot)
+        return [
+            logits if call.wanted else None
+            for call in order.calls
+            for logits in (self.model.run(call),)
+        ]
+
+    def recover(self) -> None:
+        """Empty the caches."""
+        for slot in range(self.model.slots):
+            self.model.clear(slot)
+
+    def close(self) -> None:
+        """Release the device's memory."""
+        self.model.close()
+
+    def describe(self) -> dict[str, Any]:
+        """See `Executor.describe`."""
         return {
-            "model": self.model,
             "mesh": {},
             "ranks": [{"rank": 0, "device": self._device, "alive": True}],
             "epoch": 0,
-            "slots": self.slots,
-            "context": self.context,
-            "weight_bytes": self._model.weight_bytes,
-            "cache_bytes": self._model.cache_bytes,
+            "weight_bytes": self.model.weight_bytes,
+            "cache_bytes": self.model.cache_bytes,
         }
+
+
+def load(
+    bundle: Bundle | str | Path,
+    folder: str | Path,
+    *,
+    slots: int = 4,
+    device: str = "local-task",
+    name: str = "",
+) -> SlotEngine:
+    """The engine of a bundle on one device, with the weights of a model's folder."""
+    if not isinstance(bundle, Bundle):
+        bundle = Bundle.read(bundle)
+    executor = OneDevice(bundle, folder, slots, device)
+    return SlotEngine(executor, slots, name or Path(folder).resolve().name)

@@ -131,7 +131,7 @@ class Slots:
         start = min(chunk.start, self._shapes.context - function.rows)
         tokens = slot.tokens[start:]
         filled = (*tokens, *[0] * (function.rows - len(tokens)))
-        call = Call(function, (chunk.slot,), filled, (start, len(tokens)))
+        call = Call(function, (chunk.slot,), filled, (start, len(tokens)), chunk.last)
         wanted = Wanted(0, chunk.slot, chunk.sampling, chunk.mask)
         return Planned(call, (wanted,) if chunk.last else ())
 

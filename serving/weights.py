@@ -6,6 +6,7 @@ A program's parameter is a tensor of the files by its name, or rows of one,
 is narrower than f32 becomes f32 on the way.
 """
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ from pcp.training.storage.safetensors_io import INDEX
 
 SINGLE = "model.safetensors"
 MOST_NAMED = 8
+_LOOKED_AT = 256
+"""Elements at each end of a tensor."""
 _ROWS = re.compile(r"(.+)\[(\d+):(\d+)\]")
 
 
@@ -41,6 +44,26 @@ def mapped(folder: str | Path) -> dict[str, np.ndarray]:
     )
 
 
+def digest(content: bytes) -> bytes:
+    """SHA-256."""
+    return hashlib.sha256(content).digest()
+
+
+def fingerprint(files: Mapping[str, np.ndarray]) -> bytes:
+    """SHA-256 of names, types, shapes and the ends of all tensors.
+
+    Ranks compare it: that they have files of one model, and of one state of it.
+    """
+    found = hashlib.sha256()
+    for name in sorted(files):
+        array = files[name]
+        flat = array.reshape(-1)
+        found.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode())
+        for end in (flat[:_LOOKED_AT], flat[-_LOOKED_AT:]):
+            found.update(np.ascontiguousarray(end).view(np.uint8).data)
+    return found.digest()
+
+
 def read(
     files: Mapping[str, np.ndarray],
     wanted: Sequence[TensorSpec],
@@ -53,32 +76,49 @@ def read(
     With a mesh only the part of the member at `place`. All of them are checked before
     the first is read: `ConfigError` names what is missing, or has another shape.
     """
-    views = {
-        spec.name: _view(files, spec, source) for spec in _there(files, wanted, source)
-    }
-    for spec in wanted:
-        view = views[spec.name]
-        if mesh is not None:
-            view = view[spec.layout.slices(spec.shape, mesh, dict(place or {}))]
-        yield spec.name, np.ascontiguousarray(view).astype(numpy_dtype(spec.dtype))
+    types = {spec.name: numpy_dtype(spec.dtype) for spec in wanted}
+    for name, view in views(files, wanted, source, mesh, place).items():
+        yield name, np.ascontiguousarray(view).astype(types[name])
 
 
-def _there(
+def views(
+    files: Mapping[str, np.ndarray],
+    wanted: Sequence[TensorSpec],
+    source: str | Path,
+    mesh: Mesh | None = None,
+    place: Mapping[str, int] | None = None,
+) -> dict[str, np.ndarray]:
+    """The parameters where they lie in the files, in the types that they have there."""
+    _check_there(files, wanted, source)
+    found = {spec.name: _view(files, spec, source) for spec in wanted}
+    if mesh is not None:
+        for spec in wanted:
+            part = spec.layout.slices(spec.shape, mesh, dict(place or {}))
+            found[spec.name] = found[spec.name][part]
+    return found
+
+
+def _check_there(
     files: Mapping[str, np.ndarray], wanted: Sequence[TensorSpec], source: str | Path
-) -> Sequence[TensorSpec]:
-    missing = sorted({t for spec in wanted if (t := _tensor(spec)[0]) not in files})
+) -> None:
+    missing = sorted(
+        {t for spec in wanted if (t := _stored(files, spec)[0]) not in files}
+    )
     if missing:
         named, more = ", ".join(missing[:MOST_NAMED]), len(missing) - MOST_NAMED
         rest = f" and {more} more" if more > 0 else ""
         raise ConfigError(
             f"{source}: the files have no {named}{rest}.{nearest(missing[0], files)}"
         )
-    return wanted
 
 
-def _tensor(spec: TensorSpec) -> tuple[str, slice]:
-    """The tensor of the files, and which rows of it."""
-    if (found := _ROWS.fullmatch(spec.name)) is None:
+def _stored(files: Mapping[str, np.ndarray], spec: TensorSpec) -> tuple[str, slice]:
+    """The tensor of the files, and which rows of it.
+
+    Files of parts have the rows of a fused tensor under the name of the parameter.
+    """
+    found = _ROWS.fullmatch(spec.name)
+    if found is None or spec.name in files:
         return spec.name, slice(None)
     return found[1], slice(int(found[2]), int(found[3]))
 
@@ -86,7 +126,7 @@ def _tensor(spec: TensorSpec) -> tuple[str, slice]:
 def _view(
     files: Mapping[str, np.ndarray], spec: TensorSpec, source: str | Path
 ) -> np.ndarray:
-    name, rows = _tensor(spec)
+    name, rows = _stored(files, spec)
     view = files[name][rows]
     if not flattens(spec.shape, view.shape):
         raise ConfigError(

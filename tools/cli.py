@@ -40,6 +40,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "pcp.tools.commands.run",
         "run one function of a bundle, spread over its mesh",
     ),
+    "serve-rank": (
+        "pcp.tools.commands.serve_rank",
+        "one rank of a model that is served over several",
+    ),
+    "shard": (
+        "pcp.tools.commands.shard",
+        "a model's weights cut for the ranks that will serve it",
+    ),
     "plan": (
         "pcp.tools.commands.planner",
         "which mesh and layouts suit a cluster, and why",

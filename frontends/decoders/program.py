@@ -50,6 +50,15 @@ class Phase:
         """Whose caches it takes."""
         return self.rows if self.kind == "decode" else 1
 
+    def caches(self, layers: int) -> list[str]:
+        """The names of the caches, in order."""
+        return [
+            f"cache.{slot}.{layer}.{part}"
+            for slot in range(self.slots)
+            for layer in range(layers)
+            for part in "kv"
+        ]
+
 
 @dataclass(frozen=True)
 class Port:
@@ -123,10 +132,7 @@ class _Function:
         ]
         kept = hlo.tensor((spec.kv_heads, context, spec.head_dim), f32)
         self.caches = [
-            Port(f"cache.{slot}.{layer}.{part}", "state", kept)
-            for slot in range(phase.slots)
-            for layer in range(len(spec.layers))
-            for part in "kv"
+            Port(name, "state", kept) for name in phase.caches(len(spec.layers))
         ]
         scalar, row = hlo.tensor((), self.i32), hlo.tensor((rows,), self.i32)
         given = (

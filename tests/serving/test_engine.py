@@ -25,7 +25,9 @@ from helpers.models.decoders import (  # noqa: E402  they import both
     saved,
 )
 
-from pcp.serving.engine import LocalEngine  # noqa: E402
+from pcp.serving.cached_model import CachedModel  # noqa: E402
+from pcp.serving.engine import OneDevice, SlotEngine  # noqa: E402
+from pcp.serving.engine import load as engine_of  # noqa: E402
 
 SEEDED = Sampling(temperature=1.0, top_p=0.95, seed=(5 << 40) + 3, top_logprobs=2)
 
@@ -39,11 +41,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def engine(folder: Path) -> Iterator[LocalEngine]:
+def engine(folder: Path) -> Iterator[SlotEngine]:
     """One with five slots, and functions for one and four."""
-    made = LocalEngine.load(compiled(folder), folder, slots=5, device="local-sync")
+    made = engine_of(compiled(folder), folder, slots=5, device="local-sync")
     yield made
     made.close()
+
+
+def _model(engine: SlotEngine) -> CachedModel:
+    assert isinstance(engine._executor, OneDevice)
+    return engine._executor.model
 
 
 def _prompt(number: int) -> list[int]:
@@ -57,7 +64,7 @@ def _request(number: int, slot: int) -> Request:
     return Request(number, _prompt(number), 20, slot, sampling, chunk=1 + 3 * number)
 
 
-def test_staggered_requests_are_as_alone(engine: LocalEngine) -> None:
+def test_staggered_requests_are_as_alone(engine: SlotEngine) -> None:
     """Eight over five slots: each starts when one is free, in another place."""
     alone = [run(engine, _request(n, slot=0))[0] for n in range(8)]
     assert len({tuple(tokens) for tokens in alone}) == 8
@@ -75,7 +82,7 @@ def test_staggered_requests_are_as_alone(engine: LocalEngine) -> None:
     assert [done[n] for n in range(8)] == alone
 
 
-def test_a_request_goes_on_where_its_tokens_are_put_again(engine: LocalEngine) -> None:
+def test_a_request_goes_on_where_its_tokens_are_put_again(engine: SlotEngine) -> None:
     """What a lost cache and a preemption come to: the tokens so far, as chunks."""
     whole = run(engine, _request(4, slot=0))[0]
     first = _request(4, slot=1)
@@ -89,7 +96,7 @@ def test_a_request_goes_on_where_its_tokens_are_put_again(engine: LocalEngine) -
     assert 0 < len(first.made) < len(whole)
 
 
-def test_a_request_adopts_the_beginning_of_an_earlier_one(engine: LocalEngine) -> None:
+def test_a_request_adopts_the_beginning_of_an_earlier_one(engine: SlotEngine) -> None:
     """What the cache has of a prompt is not computed again."""
     wanted = run(engine, _request(5, slot=1))[0]
     prompt = _prompt(5)
@@ -105,7 +112,7 @@ def test_a_request_adopts_the_beginning_of_an_earlier_one(engine: LocalEngine) -
     assert made == wanted
 
 
-def test_a_chunk_at_the_end_of_the_context(engine: LocalEngine) -> None:
+def test_a_chunk_at_the_end_of_the_context(engine: SlotEngine) -> None:
     """One too short for its function there is written from further in front."""
     tokens = np.random.default_rng(1).integers(0, VOCABULARY, CONTEXT - 1).tolist()
     first, second = (
@@ -118,7 +125,7 @@ def test_a_chunk_at_the_end_of_the_context(engine: LocalEngine) -> None:
         engine.tick(Tick(steps=(Step(0, 5, CONTEXT, 0, GREEDY),)))
 
 
-def test_log_probabilities_are_the_models(engine: LocalEngine, folder: Path) -> None:
+def test_log_probabilities_are_the_models(engine: SlotEngine, folder: Path) -> None:
     import transformers
 
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -132,7 +139,7 @@ def test_log_probabilities_are_the_models(engine: LocalEngine, folder: Path) -> 
     assert [v for _, v in found.top] == pytest.approx(values.tolist(), abs=1e-4)
 
 
-def test_a_mask_allows_tokens(engine: LocalEngine) -> None:
+def test_a_mask_allows_tokens(engine: SlotEngine) -> None:
     mask = bytearray(-(-VOCABULARY // 8))
     mask[7 // 8] |= 1 << 7
     prompt = tuple(_prompt(2))
@@ -143,12 +150,12 @@ def test_a_mask_allows_tokens(engine: LocalEngine) -> None:
         assert found.token == 7
 
 
-def test_numbers_that_are_none_end_with_their_request(engine: LocalEngine) -> None:
+def test_numbers_that_are_none_end_with_their_request(engine: SlotEngine) -> None:
     """And the slot is clean for the next one."""
     wanted = run(engine, _request(3, slot=0))[0]
-    kept = engine._model.caches[0]
-    broken = [np.full(a.shape, np.nan, np.float32) for a in kept]
-    engine._model.caches[0] = [engine._model.program.to_device(a) for a in broken]
+    model = _model(engine)
+    broken = [np.full(a.shape, np.nan, np.float32) for a in model.caches[0]]
+    model.caches[0] = [model.program.to_device(array) for array in broken]
     slot = engine._slots.slots[0]
     step = Step(0, 1, len(slot.tokens), slot.request, GREEDY)
     (found,) = engine.tick(Tick(steps=(step,)))
@@ -177,7 +184,7 @@ CHUNK = Chunk(0, (1, 2), 0, False, 4, GREEDY)
     ],
 )
 def test_a_tick_that_contradicts_the_slots_changes_nothing(
-    tick: Tick, message: str, engine: LocalEngine
+    tick: Tick, message: str, engine: SlotEngine
 ) -> None:
     assert engine.tick(Tick((CHUNK,))) == []
     with pytest.raises(UsageError, match=message):
@@ -192,15 +199,15 @@ def test_a_bundle_of_something_else_is_refused(folder: Path) -> None:
     named = {"main": other.manifest.functions["decode_1_96"]}
     manifest = other.manifest.model_copy(update={"functions": named})
     with pytest.raises(BundleError, match="no functions prefill"):
-        LocalEngine(replace(other, manifest=manifest), {})
+        engine_of(replace(other, manifest=manifest), folder)
 
 
-def test_an_engine_says_what_it_is(engine: LocalEngine) -> None:
+def test_an_engine_says_what_it_is(engine: SlotEngine) -> None:
     said = engine.describe()
     assert (engine.context, engine.vocabulary, engine.chunk) == (96, VOCABULARY, 32)
     assert said["cache_bytes"] == 5 * 2 * 2 * 2 * 96 * 16 * 4
     assert said["weight_bytes"] == 4 * sum(
         np.prod(s.shape)
-        for s in engine._model.program.manifest.function("decode_1_96").inputs
+        for s in _model(engine).program.manifest.function("decode_1_96").inputs
         if s.role == "frozen"
     )

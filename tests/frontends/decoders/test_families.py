@@ -26,7 +26,8 @@ from helpers.models.decoders import (  # noqa: E402  they import both
 )
 
 from pcp.serving.cached_model import Call  # noqa: E402
-from pcp.serving.engine import LocalEngine  # noqa: E402
+from pcp.serving.engine import load as engine_of  # noqa: E402
+from pcp.serving.frames import Order  # noqa: E402
 
 FAST = ("llama", "gemma2")
 PROMPT = [5, 17, 99, 3, 41, 60, 8, 8, 73, 22, 14, 90, 2, 0, 31, 77, 1, 54, 66, 12, 9]
@@ -39,15 +40,17 @@ PROMPT = [5, 17, 99, 3, 41, 60, 8, 8, 73, 22, 14, 90, 2, 0, 31, 77, 1, 54, 66, 1
 def test_tokens_and_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     """64 tokens, in chunks of 1, 7 and all; the files are bf16, and several."""
     model = saved(name, tmp_path, "bfloat16", max_shard_size="40KB")
-    engine = LocalEngine.load(compiled(tmp_path), tmp_path, device="local-sync")
+    engine = engine_of(compiled(tmp_path), tmp_path, device="local-sync")
     wanted = generated(model, PROMPT, 64)
     assert len(set(wanted)) > 4, "the test would pass by repeating a token"
     for number, chunk in enumerate((1, 7, 32)):
         request = Request(number, PROMPT, 64, slot=number, chunk=chunk)
         assert run(engine, request) == [wanted], f"chunks of {chunk}"
-    prefill = engine._model.shapes.prefill[0]
+    prefill = engine._executor.shapes.prefill[0]
     filled = (*PROMPT, *[0] * (prefill.rows - len(PROMPT)))
-    found = engine._model.run(Call(prefill, (0,), filled, (0, len(PROMPT))))
+    call = Call(prefill, (0,), filled, (0, len(PROMPT)))
+    (found,) = engine._executor.carry_out(Order(calls=(call,)))
+    assert found is not None
     with torch.no_grad():
         theirs = model(torch.tensor([PROMPT])).logits[0, -1].numpy()
     np.testing.assert_allclose(found[0], theirs, atol=1e-4, rtol=0)

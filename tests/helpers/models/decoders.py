@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pcp.bundle import Bundle
-from pcp.serving.engine import LocalEngine
+from pcp.serving.engine import SlotEngine
 from pcp.serving.interface import Chunk, Sampled, Sampling, Step, Tick
 from pcp.tools.support.decoder_bundle import compile_folder
 
@@ -105,10 +105,12 @@ def saved(name: str, folder: Path, dtype: str = "float32", **options: Any) -> An
 
 @cache
 def compiled(
-    folder: Path, phases: tuple[str, ...] = (f"prefill:{CHUNK}", "decode:1,4")
+    folder: Path,
+    phases: tuple[str, ...] = (f"prefill:{CHUNK}", "decode:1,4"),
+    ranks: int = 1,
 ) -> Bundle:
     """The bundle to serve of a folder."""
-    return compile_folder(folder, phases, CONTEXT)
+    return compile_folder(folder, phases, CONTEXT, ranks=ranks)
 
 
 def generated(model: Any, prompt: Sequence[int], count: int) -> list[int]:
@@ -170,7 +172,7 @@ class Request:
         self.tokens.append(sampled.token)
 
 
-def advance(engine: LocalEngine, requests: Sequence[Request]) -> None:
+def advance(engine: SlotEngine, requests: Sequence[Request]) -> None:
     """One tick with all of these requests."""
     asked = [(request, request.next()) for request in requests]
     chunks = tuple(a for _, a in asked if isinstance(a, Chunk))
@@ -180,7 +182,7 @@ def advance(engine: LocalEngine, requests: Sequence[Request]) -> None:
         by_slot[sampled.slot].take(sampled)
 
 
-def run(engine: LocalEngine, *requests: Request) -> list[list[int]]:
+def run(engine: SlotEngine, *requests: Request) -> list[list[int]]:
     """All of them until they are done; the tokens of each."""
     for _ in range(1000):
         if not (left := [r for r in requests if not r.done]):

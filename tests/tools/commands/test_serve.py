@@ -52,11 +52,14 @@ def ready(client: Client, process: subprocess.Popen) -> None:
     raise TimeoutError("the server did not get ready")
 
 
-def test_a_folder_is_served_and_says_what_its_numbers_say(tmp_path) -> None:
+@pytest.mark.parametrize(
+    "mesh", [[], pytest.param(["--mesh", "tp=2"], marks=pytest.mark.slow)]
+)
+def test_a_folder_is_served_and_says_what_its_numbers_say(tmp_path, mesh) -> None:
     made = save(tmp_path)
     wanted = greedy(made, [5, 6, 7, 8], 24)
     command = [sys.executable, "-m", "pcp.tools.cli", "serve", str(tmp_path)]
-    command += ["--port", "0", "--slots", "1", "--context", "64"]
+    command += ["--port", "0", "--slots", "1", "--context", "64", *mesh]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             client = Client(address(process))
@@ -92,7 +95,11 @@ def address(process: subprocess.Popen) -> str:
         (["{model}", "--new-key", "me"], "needs --api-key-file"),
         (["{model}", "--api-key-file", "{empty}/no"], "No such file"),
         (["{model}", "--slots", "0"], "at least one"),
-        (["{model}", "--port", "0", "--bundle", "{empty}/no"], "no"),
+        (["{model}", "--ranks", "0"], "at least one"),
+        (["{model}", "--mesh", "pp=2"], "tp=N"),
+        (["{model}", "--mesh", "tp=2,workers=2"], "tp=N"),
+        (["{model}", "--mesh", "tp=2", "--ranks", "3"], "tp=N"),
+        (["{model}", "--bundle", "{empty}/no"], "no such file"),
     ],
 )
 def test_what_cannot_be_served_is_said(argv, message, tmp_path, capsys) -> None:
