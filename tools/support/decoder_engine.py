@@ -1,4 +1,4 @@
-"""The engine of a folder of transformers: compiled, loaded, its ranks started."""
+"""The engine of a compiled decoder, with its weights, and its ranks started."""
 
 import subprocess
 import sys
@@ -11,35 +11,30 @@ from typing import Any
 from pcp.bundle import Bundle
 from pcp.serving import engine, spread
 from pcp.serving.engine import SlotEngine
-from pcp.tools.support.decoder_bundle import compile_folder
 from pcp.training.process import parent_death
 
 Log = Callable[[str], None]
 CHUNKS = (32, 128)
 
 
-def open_engine(
+def of_bundle(
+    bundle: Bundle | str | Path,
     folder: str | Path,
     *,
-    ranks: int = 1,
     slots: int = 4,
-    context: int | Sequence[int] = (),
     device: str = "",
     log: Log = lambda _: None,
-    **options: Any,
 ) -> SlotEngine:
-    """Compile the model of `folder` and have it ready, over `ranks` processes.
+    """The engine of a bundle with the weights of a folder, its ranks started.
 
     `folder` may be one that `pcp shard` made for as many ranks. `device` is each
     rank's; left out, one process has all cores, and several have one core each.
-    `options` are those of `decoder_bundle.compile_folder`: `cache`, `phases`, ...
     """
-    options.setdefault("phases", phases(slots, context))
-    phases_, rest = options.pop("phases"), options
-    bundle = compile_folder(folder, phases_, context, ranks=ranks, **rest)
-    if ranks == 1:
-        return engine.load(bundle, folder, slots=slots, device=device or "local-task")
-    return spread_engine(bundle, folder, slots=slots, device=device, log=log)
+    if not isinstance(bundle, Bundle):
+        bundle = Bundle.read(bundle)
+    if bundle.manifest.programs:
+        return spread_engine(bundle, folder, slots=slots, device=device, log=log)
+    return engine.load(bundle, folder, slots=slots, device=device or "local-task")
 
 
 def phases(slots: int, context: int | Sequence[int] = ()) -> list[str]:

@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
 
+from pcp.bundle import Bundle
 from pcp.compiler.mesh_option import parse_mesh
 from pcp.errors import ConfigError, UsageError
 from pcp.serving.interface import Engine
@@ -16,12 +17,13 @@ AXIS = "tp"
 def add_engine_flags(parser: ArgumentParser) -> None:
     """What the engine is made of, for a command's parser."""
     add = parser.add_argument_group("the engine").add_argument
-    add("--mesh", metavar="tp=N", help="over N ranks, processes that it starts")
+    add("--mesh", metavar="tp=N", help="N processes share the model; default 1")
     add("--ranks", type=int, metavar="N", help="the same")
     add("--slots", type=int, default=4, metavar="N", help="requests at once; default 4")
     add("--context", type=int, metavar="N", help="positions of a slot")
     add("--bundle", type=Path, metavar="FILE", help="the compiled functions, if made")
-    add("--device", default="", help="IREE's, of each rank; default: by their number")
+    help_ = "IREE's, of each rank; default local-task, of several ranks local-sync"
+    add("--device", default="", help=help_)
     add("--cache", metavar="DIR", help="of compiled modules; default: the user's")
 
 
@@ -33,41 +35,32 @@ def engine_maker(flags: Namespace, log: Log) -> Callable[[], Engine]:
     if flags.bundle is not None and not flags.bundle.is_file():
         raise ConfigError(f"--bundle {flags.bundle}: there is no such file")
 
-    def compiled() -> Engine:
-        from pcp.tools.support.decoder_engine import open_engine
+    def make() -> Engine:
+        from pcp.tools.support import decoder_engine
 
-        log(f"compiling the model of {flags.folder}")
-        return open_engine(
-            flags.folder,
-            ranks=ranks,
-            slots=flags.slots,
-            context=() if flags.context is None else flags.context,
-            device=flags.device,
-            log=log,
-            cache=cache_folder(flags.cache),
+        bundle = flags.bundle or _compiled(flags, ranks, log)
+        log(f"loading the weights of {flags.folder}")
+        return decoder_engine.of_bundle(
+            bundle, flags.folder, slots=flags.slots, device=flags.device, log=log
         )
 
-    return compiled if flags.bundle is None else lambda: _loaded(flags, log)
+    return make
 
 
-def _loaded(flags: Namespace, log: Log) -> Engine:
-    """The engine of a bundle that was made before."""
-    from pcp.bundle import Bundle
-    from pcp.serving import engine
-    from pcp.tools.support.decoder_engine import spread_engine
+def _compiled(flags: Namespace, ranks: int, log: Log) -> Bundle:
+    from pcp.tools.support.decoder_bundle import compile_folder
+    from pcp.tools.support.decoder_engine import phases
 
-    bundle = Bundle.read(flags.bundle)
-    if bundle.manifest.partition_mesh().size > 1:
-        given = {"slots": flags.slots, "device": flags.device, "log": log}
-        return spread_engine(bundle, flags.folder, **given)
-    device = flags.device or "local-task"
-    return engine.load(bundle, flags.folder, slots=flags.slots, device=device)
+    log(f"compiling the model of {flags.folder}")
+    context = flags.context if flags.context is not None else ()
+    wanted, cache = phases(flags.slots, context), cache_folder(flags.cache)
+    return compile_folder(flags.folder, wanted, context, ranks=ranks, cache=cache)
 
 
 def _ranks(flags: Namespace) -> int:
-    if flags.mesh is None:
-        ranks = 1 if flags.ranks is None else flags.ranks
-    else:
+    """How many `--mesh` or `--ranks` say."""
+    ranks = 1 if flags.ranks is None else flags.ranks
+    if flags.mesh is not None:
         mesh = parse_mesh(flags.mesh)
         alone = tuple(mesh.axes) == (AXIS,) and mesh.workers is None
         if not alone or flags.ranks not in (None, mesh.size):
