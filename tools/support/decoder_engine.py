@@ -11,7 +11,7 @@ from typing import Any
 from pcp.bundle import Bundle
 from pcp.serving import engine, spread
 from pcp.serving.engine import SlotEngine
-from pcp.training.process import parent_death
+from pcp.training.process.child_environment import child_environment
 
 Log = Callable[[str], None]
 CHUNKS = (32, 128)
@@ -72,4 +72,4 @@ def start_rank(
     command = [sys.executable, "-m", "pcp.tools.cli", "serve-rank", *what]
     command += ["--rank", str(rank), "--connect", to]
     command += ["--slots", str(slots), "--device", device]
-    return subprocess.Popen(command, env=parent_death.environment())
+    return subprocess.Popen(command, env=child_environment())
