@@ -4,6 +4,7 @@ It listens at once, and answers when the model is compiled and loaded (`/ready`)
 """
 
 import asyncio
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -127,7 +128,8 @@ def _new_key(flags: Namespace) -> int:
     if flags.api_key_file is None:
         raise UsageError("--new-key needs --api-key-file, the file that it goes to")
     print(api_keys.new(flags.api_key_file, flags.new_key))
-    say("this is the only time that the key is shown: the file has its hash")
+    note = "this is the only time that the key is shown: the file has its hash"
+    print(f"{PROG}: {note}", file=sys.stderr)
     return 0
 
 
