@@ -42,11 +42,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "run one function of a bundle, spread over its mesh",
     ),
     "serve-rank": (
-        "pcp.tools.commands.serve_rank",
+        "pcp.tools.serving.serve_rank",
         "one rank of a model that is served over several",
     ),
     "shard": (
-        "pcp.tools.commands.shard",
+        "pcp.tools.serving.shard",
         "a model's weights cut for the ranks that will serve it",
     ),
     "plan": (
@@ -62,8 +62,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "how fast collectives, the network or a server are",
     ),
     "export": ("pcp.tools.commands.export", "a PyTorch or JAX model to model.mlir"),
-    "chat": ("pcp.tools.commands.chat", "talk to a served model"),
-    "serve": ("pcp.tools.commands.serve", "a model behind OpenAI's API"),
+    "chat": ("pcp.tools.serving.chat", "talk to a served model"),
+    "serve": ("pcp.tools.serving.serve", "a model behind OpenAI's API"),
     "runs": ("pcp.tools.runs.listing", "the runs of a folder, live and finished"),
     "show": ("pcp.tools.runs.show", "one run from its folder"),
     "compare": ("pcp.tools.runs.compare", "runs side by side, and what differs"),
