@@ -52,12 +52,14 @@ def _judged(path: Path, *options: object) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_sample(tmp_path: Path) -> None:
-    lines = _judged(tmp_path / "kept.jsonl", "--sample", 60)
-    assert len(lines) == 60
+@pytest.mark.parametrize("size", [30, pytest.param(60, marks=pytest.mark.slow)])
+def test_a_sample(tmp_path: Path, size: int) -> None:
+    """Of sixty it is slow: both targets compile each for half a second."""
+    lines = _judged(tmp_path / "kept.jsonl", "--sample", size)
+    assert len(lines) == size
     bad = [line for line in lines if line["outcome"] not in GOOD]
     assert not bad, bad
-    assert sum(line["outcome"] == "equal" for line in lines) >= 50
+    assert sum(line["outcome"] == "equal" for line in lines) >= size * 5 / 6
 
 
 def test_a_run_goes_on(tmp_path: Path) -> None:
