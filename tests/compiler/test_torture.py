@@ -63,7 +63,8 @@ def test_a_sample(tmp_path: Path, size: int) -> None:
 
 
 def test_a_run_goes_on(tmp_path: Path) -> None:
-    kept, options = tmp_path / "kept.jsonl", ("--only", "ops neg_float32_3$")
+    kept = tmp_path / "kept.jsonl"
+    options = ("--sections", "ops", "--only", "ops neg_float32_3$")
     assert _judged(kept, *options) == _judged(kept, *options)
     (again,) = {line["name"] for line in _judged(kept, *options, "--again", "equal")}
     assert again == "neg_float32_3"
@@ -72,7 +73,7 @@ def test_a_run_goes_on(tmp_path: Path) -> None:
 def test_a_loop_that_starts_from_constants_alone(tmp_path: Path) -> None:
     """IREE hoisted what it starts from, and the call ended."""
     name = "lax random_uniform_shape_float16_$"
-    options = ("--only", name, "--targets", "cpu:host")
+    options = ("--sections", "lax", "--only", name, "--targets", "cpu:host")
     (line,) = _judged(tmp_path / "kept.jsonl", *options)
     assert line["outcome"] == "equal"
 
