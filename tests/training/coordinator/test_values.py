@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from helpers.models.bigram_numpy import BLOCK
+from helpers.present import present
 from helpers.simulation.run_schedules import experiment, program
 
 from pcp.training.coordinator.effects import Append, Effect, Log, Refuse, Send, Write
@@ -218,8 +219,7 @@ def test_a_run_in_which_all_losses_are_nan_pauses_with_a_word() -> None:
     assert world.said("the run is paused")
     assert "loss is nan at step 2" in world.run.status()["paused_because"]
     order = Order(key="k", action="resume")
-    world.run.rounds.resumed()
-    world.run.loop.operator_control.take(Peer("op"), order)
+    present(world.run.loop).operator_control.take(Peer("op"), order)
     world.makes()
     assert world.committed == 2
     assert world.run.status()["paused_because"] is None
