@@ -74,9 +74,7 @@ def parser() -> Parser:
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     request = _requested(flags)
-    experiment = jobs.read_experiment(
-        flags.config, flags.model, flags.algorithm, flags.changes, flags.hf
-    )
+    experiment = jobs.read_run(flags, flags.hf)
     count = experiment.workers if flags.workers is None else flags.workers
     if count < 1:
         raise UsageError("--workers: at least one")
@@ -91,6 +89,7 @@ def _main(argv: Sequence[str]) -> int:
     protected = protection(flags)
     resume = flags.resume or experiment.should_resume
     folder, _ = jobs.run_folder(experiment, resume=resume, where=flags.run)
+    folder.keep_changes(dict(flags.changes))
     if flags.detach:
         return detached(folder, argv)
     screen = {"plain": flags.no_dashboard, "web": flags.web}
