@@ -24,6 +24,7 @@ from pcp.frontends import jax as jax_frontend
 from pcp.frontends import jax_models, stablehlo
 from pcp.frontends import optax as optax_frontend
 from pcp.frontends import torch as torch_frontend
+from pcp.frontends.decoders import families, program
 from pcp.passes.core.base import Observer
 from pcp.passes.training.optimizers import spec as optimizers
 from pcp.passes.training.optimizers.spec import Imported
@@ -108,6 +109,8 @@ def from_hf(
     batch_size: int = 1,
     block_size: int = 32,
     result: int | str | None = None,
+    phases: Sequence[str] = (),
+    context: int | Sequence[int] = 0,
     **inputs: Any,
 ) -> ir.Module:
     """Export the model of a folder that transformers' `save_pretrained` wrote.
@@ -117,12 +120,25 @@ def from_hf(
     tensors given by name come beside them or in their place, and None leaves one out.
     No weights are read: name the folder's as `pcp export --hf DIR --weights FILE`
     writes them, or else a run starts anew.
+
+    With `phases`, as `["prefill:32", "decode:1,4"]`, the program is one to serve:
+    functions `prefill_32_256`, ... over a cache of `context` positions, made of
+    config.json alone, without torch. Several contexts give functions for each.
     """
+    if phases:
+        return _decoder(folder, phases, context)
     from pcp.frontends.huggingface.exported import export
     from pcp.frontends.huggingface.tasks import Size
 
     size = Size(batch_size, block_size)
     return export(folder, task, size, result, inputs).module
+
+
+def _decoder(
+    folder: str | Path, wanted: Sequence[str], context: int | Sequence[int]
+) -> ir.Module:
+    contexts = [context] if isinstance(context, int) else list(context)
+    return program.build(families.read(folder), program.phases(wanted, contexts))
 
 
 def from_jax(

@@ -8,7 +8,7 @@ crosses their borders.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import cycle, islice
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
@@ -287,9 +287,10 @@ class OuterState:
 
     def ports(self) -> list[Port]:
         """All of them, slot by slot."""
-        return [port for slot in self.slots for port in self._of(slot)]
+        return [port for slot in self.slots for port in self.of(slot)]
 
-    def _of(self, slot: Slot) -> list[Port]:
+    def of(self, slot: Slot) -> list[Port]:
+        """Those of a slot: one a parameter in their order, or one in all."""
         params = self.training.params
         if slot.whole is not None:
             return [Port(slot.name, slot.role, slot.whole([p.type for p in params]))]
@@ -300,7 +301,7 @@ class OuterState:
     def by_slot(self, values: Sequence[Value]) -> Tensors:
         """The values, in the order of the ports, by slot."""
         rest = iter(values)
-        return {slot.name: [*islice(rest, len(self._of(slot)))] for slot in self.slots}
+        return {slot.name: [*islice(rest, len(self.of(slot)))] for slot in self.slots}
 
     def in_order(self, tensors: Mapping[str, Sequence[Value]]) -> list[Value]:
         """The tensors of all slots, in the order of the ports."""
@@ -312,16 +313,22 @@ def _tokens() -> Port:
 
 
 def add_outer_init(module: ir.Module, training: Trainable, state: OuterState) -> None:
-    """`@outer_init(params) -> state`: zeros."""
-    ports = state.ports()
+    """`@outer_init(params) -> state`: zeros.
+
+    Those of a parameter come from its own elements: no device of a mesh needs another
+    for them, and no group is there yet.
+    """
+    ports = [(port, slot) for slot in state.slots for port in state.of(slot)]
 
     def build(*params: Value) -> list[tuple[Port, Value]]:
-        source = hlo.sum_all(hlo.convert(params[0], ir.F32Type.get()))
-        word = fresh.bits(source) if ports else source
-        return [
-            (port, fresh.filled(port.type, 0, fresh.numbered(word, i)))
-            for i, port in enumerate(ports)
-        ]
+        floats = [hlo.convert(p, ir.F32Type.get()) for p in params]
+        own = cycle(floats)
+        values = []
+        for i, (port, slot) in enumerate(ports):
+            source = next(own) if slot.whole is None else hlo.sum_all(floats[0])
+            word = fresh.numbered(fresh.bits(source), i)
+            values.append((port, fresh.filled(port.type, 0, word)))
+        return values
 
     functions.define(module, "outer_init", training.params, build)
 

@@ -14,7 +14,12 @@ from pcp.errors import MissingPackage
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import MAX_PORT, Parser, port_number, run
-from pcp.tools.support.protection import add_protection_flags, protection
+from pcp.tools.support.protection import (
+    add_insecure_flag,
+    add_protection_flags,
+    protection,
+    require_protection,
+)
 from pcp.tools.support.signals import at_once, on_signals
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.completion import Outcome
@@ -45,7 +50,7 @@ def parser() -> Parser:
     parser = Parser(
         prog=PROG,
         description="Coordinate a training run.",
-        example="pcp shepherd --config experiment.json --host 0.0.0.0 --workers 8",
+        example="pcp shepherd --config x.json --host 0.0.0.0 --key-file run.key",
     )
     add = parser.add_argument
     add("--config", required=True, metavar="FILE", help="the experiment (JSON)")
@@ -59,6 +64,7 @@ def parser() -> Parser:
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
     add_web(parser)
+    add_insecure_flag(parser)
     add_protection_flags(parser)
     # Of the predecessor, whose command lines still work: a finished run ends anyway.
     add("--terminate", action="store_true", help=SUPPRESS)
@@ -68,6 +74,7 @@ def parser() -> Parser:
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     protected = protection(flags)
+    require_protection(flags.host, protected, flags.insecure)
     experiment = jobs.read_experiment(
         flags.config, flags.model, flags.algorithm, flags.changes
     )
@@ -155,7 +162,7 @@ def watch(
     past = read(folder.metrics) if folder.metrics.exists() else ([], {})
     page = _web_page(experiment, past, *web) if web else []
     rounds = experiment.outer_loop_steps
-    observers: list[Observer] = [MetricsFile(folder.metrics), *page]
+    observers: list[Observer] = [MetricsFile(folder.metrics, jobs.say), *page]
     observers.append(Journal(rounds, folder.log, folder.workers))
     observers += jobs.wandb_observer(experiment, folder.name)
     if sys.stdout.isatty() and not plain:

@@ -22,6 +22,7 @@ from pcp.passes.training.outer import spec as outer
 from pcp.runtime.program import host_processor
 from pcp.tools.support import hf_training
 from pcp.tools.support.command import Parser
+from pcp.tools.support.model_check import check_model
 from pcp.training.config import experiment as experiments
 from pcp.training.config.experiment import Experiment
 from pcp.training.data.corpus import Corpus
@@ -301,6 +302,7 @@ def compiler_for(
             cache=cache_folder(),
             source=path,
         )
+        check_model(path)
         model = read(path)
         _check_model(experiment, model)
         content = driver.compile(model, options).to_bytes()

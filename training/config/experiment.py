@@ -6,7 +6,6 @@ prints. Relative paths are looked up beside the file, then in the working
 directory.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -271,6 +270,12 @@ class Experiment(BaseModel):
         description="a round goes on with the workers that have done their inner steps "
         "by then, even below the quorum",
     )
+    norm_limit: float | None = Field(
+        20.0,
+        gt=1,
+        description="a worker whose parameters move more than so many times as far a "
+        "step as is usual in the run is left out of the round; null: however far",
+    )
     late: Literal["drop", "next"] = Field(
         "drop",
         description="what becomes of the inner steps of a worker that was left out: "
@@ -384,7 +389,9 @@ def load(
     """
     path = Path(path)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path}: cannot read the experiment: it is no file")
+        raw = strict_json.parse(path.read_bytes())
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot read the experiment: {error.strerror}"

@@ -84,6 +84,14 @@ class Saver:
     def gathered(self, event: Gathered) -> None:
         """All members handed out their state; rounds go on while it is written."""
         self.blocking = False
+        shared = ("parameters.", "outer.")
+        known = self._run.nonfinite
+        if new := [
+            n for n in event.nonfinite if n.startswith(shared) and n not in known
+        ]:
+            reason = f"{nonfinite.listed(new)} of round {event.round} is not finite"
+            self.failed(NotSaved(reason))
+            return
         if event.nonfinite:
             self._run.log(
                 f"the state of round {event.round} is not finite, and is saved as it "

@@ -15,7 +15,7 @@ from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.completion import Completion
 from pcp.training.coordinator.operator_control import OperatorControl
 from pcp.training.coordinator.recovery import Recovery
-from pcp.training.coordinator.roster import Member
+from pcp.training.coordinator.roster import CORRECTED, Member
 from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
@@ -82,6 +82,7 @@ class RoundLoop:
         self.recovery.tick()
         if self.recovery.searching:
             return
+        self.rounds.check_progress(self._run.now)
         if self.rounds.attempt is not None:
             self.rounds.check(self._run.now)
         elif not self._saver.blocking:
@@ -95,12 +96,20 @@ class RoundLoop:
             return
         if run.completing_since is not None or self._over():
             self.completion.go_on()
-        elif held or self.rounds.finish_prepared():
+        elif held or self._corrected() or self.rounds.finish_prepared():
             return
         elif (ready := run.roster.ready()) and self._enough(ready):
             if self.recovery.settled(ready):
                 self._started = True
                 self.rounds.start(ready)
+
+    def _corrected(self) -> bool:
+        """Whether a member is about to take the state that most have prepared."""
+        run = self._run
+        return any(
+            member.state == CORRECTED and run.now - member.corrected_at < run.grace
+            for member in run.roster
+        )
 
     def _over(self) -> bool:
         """Whether no further round will begin."""

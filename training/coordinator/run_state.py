@@ -55,8 +55,12 @@ class RunState:
         """Since when no further round will begin."""
         self.cancelled = False
         """Whether an operator ended the run early."""
+        self.sample_tokens = 1
+        """What a sample counts for; known with the first program."""
         self.draining: set[str] = set()
         """Workers that are to leave, and get nothing new to do."""
+        self.nonfinite: set[str] = set()
+        """Tensors that were not finite in a state that the run began from."""
         self.served: Saved | None = None
         """The state that this process's own endpoint hands out."""
         self.parts: list[int] = []
@@ -140,6 +144,7 @@ class RunState:
 
     def tell_nonfinite(self, saved: Saved, what: str) -> None:
         """A line where some of a state's numbers are not finite."""
+        self.nonfinite |= set(saved.nonfinite)
         if saved.nonfinite:
             self.log(f"{what} is not finite: {nonfinite.listed(saved.nonfinite)}")
 

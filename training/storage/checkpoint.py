@@ -21,7 +21,6 @@ compares every file with the sums; `newest` skips what is damaged and says so.
 """
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
@@ -29,8 +28,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pcp import strict_json
+from pcp import outside, strict_json
 from pcp.errors import StateMismatch
+from pcp.outside import MAX_JSON_BYTES
 from pcp.runtime.group.fsync import sync_folder
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.nonfinite import tensors as tensors_with
@@ -203,6 +203,8 @@ def load(folder: str | Path) -> Checkpoint:
     folder = Path(folder)
     sums = _json(folder / SUMS, _read(folder / SUMS))
     for name, entry in sums.items():
+        if name != Path(name).name:
+            raise StateMismatch(f"{folder / SUMS}: {name!r} is no file of the folder")
         _verify(folder / name, entry)
     if "state.json" not in sums:
         raise StateMismatch(f"{folder}: the checkpoint has no state.json")
@@ -258,6 +260,10 @@ def newest(
         except StateMismatch as error:
             refused.append(f"{error}; trying the checkpoint before it")
             continue
+        except Exception as error:  # whatever it is, the one before may be whole
+            what = f"{type(error).__name__}: {error}"
+            refused.append(f"{folder}: {what}; trying the checkpoint before it")
+            continue
         return checkpoint, refused
     return None, refused
 
@@ -293,14 +299,14 @@ class _Summed:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return outside.read_bytes(path, MAX_JSON_BYTES)
     except OSError as error:
         raise StateMismatch(f"{path}: cannot read it: {error.strerror}") from error
 
 
 def _json(path: Path, content: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(content)
+        value = strict_json.parse(content)
     except ValueError as error:
         raise StateMismatch(f"{path}: damaged: {error}") from error
     if not isinstance(value, dict):
@@ -312,7 +318,7 @@ def _verify(path: Path, entry: object) -> None:
     if not isinstance(entry, dict):
         raise StateMismatch(f"{path}: its entry in {SUMS} is no object")
     try:
-        with open(path, "rb") as file:
+        with outside.open_regular(path) as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise StateMismatch(f"{path}: cannot read it: {error.strerror}") from error

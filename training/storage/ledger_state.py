@@ -48,6 +48,10 @@ class Progress:
     """Inner steps a round, where an operator changed them."""
     settings: dict[str, Any] | None = None
     """The experiment that the last shepherd to start had."""
+    quarantined: dict[str, str] = field(default_factory=dict)
+    """Workers that take no part any more, and why."""
+    paused_because: str | None = None
+    """Why the run paused by itself; None: it did not."""
     scores: dict[int, float] = field(default_factory=dict)
     """The held-out losses of committed rounds, by round."""
     ended: bool = False
@@ -183,7 +187,11 @@ class LedgerReplay:
     def _on_order(self, record: Mapping[str, Any]) -> None:
         if record["action"] in ("pause", "resume"):
             self.progress.paused = record["action"] == "pause"
+            self.progress.paused_because = record.get("reason")
         self.progress.steps = record.get("steps", self.progress.steps)
+
+    def _on_quarantined(self, record: Mapping[str, Any]) -> None:
+        self.progress.quarantined[record["worker"]] = record["reason"]
 
     def _on_end(self, record: Mapping[str, Any]) -> None:
         self.progress.ended = True

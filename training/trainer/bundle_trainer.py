@@ -54,6 +54,7 @@ from pcp.training.trainer.bundle_checks import (
 from pcp.training.trainer.exchange import Exchange, RoundExchange, weight
 from pcp.training.trainer.fragment_exchange import FragmentExchange
 from pcp.training.trainer.functions import Functions, Key
+from pcp.training.trainer.norms import distance, norm
 from pcp.training.trainer.replica import with_replica
 from pcp.training.trainer.slope_exchange import SlopeExchange
 from pcp.training.trainer.step_exchange import StepExchange
@@ -244,6 +245,15 @@ class BundleTrainer:
         """
         tokens = self.batch * self.block * len(batches)
         return self.exchange.step([self._named(batch) for batch in batches], tokens)
+
+    @property
+    def moved(self) -> float:
+        """How far the inner steps went: the L2 norm of the parameters' change."""
+        home, held = self.exchange.home, self.steps.held("param")
+        return norm(
+            distance(np.asarray(value), self._state[home + name])
+            for (_, name), value in held.items()
+        )
 
     def outer(self, tokens: float, communicator: Any) -> Arrays:
         """The state that the round makes, with the members of `communicator`."""

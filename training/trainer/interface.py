@@ -107,6 +107,11 @@ class Trainer(Protocol):
         """One inner step; returns the loss, perhaps still on the device."""
         ...
 
+    @property
+    def moved(self) -> float:
+        """How far the inner steps went: the L2 norm of the parameters' change."""
+        ...
+
     def outer(self, tokens: float, communicator: Any) -> Arrays:
         """The new state, shared and private, from all members' local parameters."""
         ...
