@@ -18,7 +18,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def without_outer_links(text: str, depth: int) -> str:
-    """`depth` folders lie between the page and `docs`; one that goes up more goes."""
+    """`depth` folders lie between page and `docs`; a link that goes up more goes."""
 
     def kept(link: re.Match[str]) -> str:
         outside = link[2].count("../") > depth

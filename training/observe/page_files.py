@@ -31,6 +31,11 @@ def page(name: str, data: Mapping[str, Any] | None = None) -> str:
     return text.replace(DATA, given)
 
 
+def page_style() -> str:
+    """The look of all pages, for those of other rooms."""
+    return _read("page.css")
+
+
 def _read(name: str) -> str:
     folder = files(__package__ or "pcp.training.observe")
     return folder.joinpath(name).read_text(encoding="utf-8")
