@@ -24,7 +24,7 @@ from pcp.tools.support.decoder_engine import of_bundle, phases
 
 STREAMS = 16
 SECONDS, EVERY = 60.0, 5.0
-CONTEXT, LENGTH = 512, 400
+CONTEXT, LENGTH = 512, 150
 
 
 def asked(number: int) -> dict[str, Any]:
@@ -69,9 +69,11 @@ def test_a_storm(tmp_path: Path) -> None:
 
     with live(tmp_path, spread, wait=False) as server:
         server.wait_until(lambda: server.gateway.ready, 600.0)
+        # Alone and undisturbed, one after the other.
         calm: list[float] = []
         wanted = [stream(server, number, calm) for number in range(STREAMS)]
         assert {len(tokens) for tokens in wanted} == {LENGTH}
+        print("now the storm")
         until, deaths = time.monotonic() + SECONDS, 0
         gaps: list[float] = []
         wrong: list[str] = []

@@ -39,9 +39,10 @@ import numpy as np
 
 from pcp import strict_json
 from pcp.errors import MissingPackage, RuntimeFault, UsageError, install
-from pcp.tools.commands import bench_serve, bench_topology
+from pcp.tools.commands import bench_topology
 from pcp.tools.pages import topology_plot
 from pcp.tools.pages.bench_plot import svg
+from pcp.tools.serving import bench_serve
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.signals import in_order
 from pcp.training.process.child_environment import child_environment

@@ -24,7 +24,7 @@ from pcp.serving.client import Client
 from pcp.serving.gateway.api_keys import ApiKeys
 from pcp.serving.tokens.tokenizer import Tokenizer
 from pcp.tools.cli import main
-from pcp.tools.commands.bench_serve import percentiles
+from pcp.tools.serving.bench_serve import percentiles
 
 SECONDS = 120.0
 

@@ -21,8 +21,8 @@ from typing import Any
 from pcp import strict_json
 from pcp.errors import RuntimeFault, UsageError
 from pcp.serving.client import Client
+from pcp.tools.serving.client_flags import add_client_flags, client_of
 from pcp.tools.support.command import Parser
-from pcp.tools.support.served import add_client_flags, client_of
 
 PROG = "pcp bench serve"
 SHARES = (0.5, 0.9, 0.99)
