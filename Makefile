@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lit check format docs bench clean
+.PHONY: help demo demo-serve test test-full lit check format docs bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -28,6 +28,9 @@ $(VENV)/.dev: $(VENV)/.python pyproject.toml
 
 demo: $(VENV)/.train ## train a small GPT with two workers (about three minutes)
 	$(BIN)/pcp train examples/demo.json --workers 2
+
+demo-serve: $(VENV)/.dev ## train a small Llama, serve it on two ranks, chat with it
+	$(BIN)/python examples/serve_demo.py
 
 test: $(VENV)/.dev ## lint, lit and unit tests (for 2 cores; the second time compiles nothing)
 	$(BIN)/ruff check .

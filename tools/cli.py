@@ -58,10 +58,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "bench": (
         "pcp.tools.commands.bench",
-        "how fast collectives and the network are here",
+        "how fast collectives, the network or a server are",
     ),
     "export": ("pcp.tools.commands.export", "a PyTorch or JAX model to model.mlir"),
-    "serve": ("pcp.tools.commands.serve", "a model behind OpenAI's API"),
+    "chat": ("pcp.tools.serving.chat", "talk to a served model"),
+    "serve": ("pcp.tools.serving.serve", "a model behind OpenAI's API"),
     "runs": ("pcp.tools.runs.listing", "the runs of a folder, live and finished"),
     "show": ("pcp.tools.runs.show", "one run from its folder"),
     "compare": ("pcp.tools.runs.compare", "runs side by side, and what differs"),

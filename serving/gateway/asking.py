@@ -15,8 +15,8 @@ from pcp.serving.gateway.refused import Refused
 from pcp.serving.gateway.schemas import (
     ChatCompletion,
     Completion,
-    Generation,
     Message,
+    TextRequest,
     refused,
 )
 from pcp.serving.interface import Sampling
@@ -96,7 +96,7 @@ class Asking:
         return await asyncio.to_thread(self.tokenizer.encode, text, special=special)
 
     def submit(
-        self, asked: Generation, prompts: list[list[int]], kind: str, client: str
+        self, asked: TextRequest, prompts: list[list[int]], kind: str, client: str
     ) -> Asked:
         """Ask for `n` answers to each prompt; `Refused` means for none."""
         self._check(asked)
@@ -128,7 +128,7 @@ class Asking:
 
     # Parts of a request.
 
-    def _check(self, asked: Generation) -> None:
+    def _check(self, asked: TextRequest) -> None:
         if asked.model and asked.model not in self.models:
             why = f"no model {asked.model!r}; there is {', '.join(self.models)}"
             raise Refused(404, "model_not_found", why, param="model")
@@ -136,7 +136,7 @@ class Asking:
             raise Refused(400, "unsupported_value", found[1], param=found[0])
 
     def _ask(
-        self, asked: Generation, prompt: list[int], choice: int, client: str
+        self, asked: TextRequest, prompt: list[int], choice: int, client: str
     ) -> Ask:
         engine = self.driver.engine
         if engine is None:
@@ -157,7 +157,7 @@ class Asking:
         special = not asked.skip_special_tokens
         return Ask(request, choice, asked.stops(), constraint, special)
 
-    def _sampling(self, asked: Generation, choice: int, vocabulary: int) -> Sampling:
+    def _sampling(self, asked: TextRequest, choice: int, vocabulary: int) -> Sampling:
         seed = secrets.randbits(32) if asked.seed is None else asked.seed
         bias = asked.logit_bias or {}
         if wrong := [token for token in bias if not 0 <= token < vocabulary]:
@@ -176,7 +176,7 @@ class Asking:
             top_logprobs=top_logprobs(asked) or 0,
         )
 
-    def _constraint(self, asked: Generation, vocabulary: int) -> Constraint | None:
+    def _constraint(self, asked: TextRequest, vocabulary: int) -> Constraint | None:
         form = asked.response_format
         if form is None or form.type == "text":
             return None
@@ -205,7 +205,7 @@ class Asking:
         return tokens
 
 
-def top_logprobs(asked: Generation) -> int | None:
+def top_logprobs(asked: TextRequest) -> int | None:
     """How many of the most probable tokens are shown; None: no log-probabilities."""
     if isinstance(asked, ChatCompletion):
         return (asked.top_logprobs or 0) if asked.logprobs else None

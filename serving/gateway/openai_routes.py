@@ -16,7 +16,7 @@ from pcp.serving.gateway.schemas import (
     ChatCompletion,
     Completion,
     Detokenize,
-    Generation,
+    TextRequest,
     Tokenize,
 )
 from pcp.serving.gateway.shapes import ChatShape, Shape, TextShape, ends, usage
@@ -113,7 +113,7 @@ class OpenAiRoutes:
     async def _answer(
         self,
         request: Request,
-        asked: Generation,
+        asked: TextRequest,
         prompts: list[list[int]],
         shape: Shape,
     ) -> Response:
@@ -136,7 +136,7 @@ class OpenAiRoutes:
         return reply(content, headers=headers)
 
     async def _whole(
-        self, asked: Generation, made: Asked, shape: Shape
+        self, asked: TextRequest, made: Asked, shape: Shape
     ) -> dict[str, Any]:
         answers = await read_whole(made.inbox, len(made.numbers))
         top, choices = top_logprobs(asked), []
@@ -156,7 +156,7 @@ class OpenAiRoutes:
         return content | {"usage": usage(made, ends(answers))}
 
     async def _stream(
-        self, asked: Generation, made: Asked, shape: Shape
+        self, asked: TextRequest, made: Asked, shape: Shape
     ) -> AsyncIterator[str]:
         head, top = shape.head(made, shape.chunk), top_logprobs(asked)
         counted = asked.stream_options is not None and (

@@ -59,7 +59,7 @@ class ResponseFormat(BaseModel):
     pattern: str | None = None
 
 
-class Generation(BaseModel):
+class TextRequest(BaseModel):
     """What both kinds of request share."""
 
     model_config = ConfigDict(extra="allow")
@@ -149,7 +149,7 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def refused(asked: Generation) -> tuple[str, str] | None:
+def refused(asked: TextRequest) -> tuple[str, str] | None:
     """The first field that cannot be honoured, and why."""
     for name, why in REFUSED.items():
         value = (asked.model_extra or {}).get(name)
@@ -158,7 +158,7 @@ def refused(asked: Generation) -> tuple[str, str] | None:
     return None
 
 
-class ChatCompletion(Generation):
+class ChatCompletion(TextRequest):
     """POST /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1)
@@ -171,7 +171,7 @@ class ChatCompletion(Generation):
         return self.max_completion_tokens or self.max_tokens
 
 
-class Completion(Generation):
+class Completion(TextRequest):
     """POST /v1/completions."""
 
     prompt: str | list[int] | list[str] | list[list[int]]

@@ -4,6 +4,7 @@ It listens at once, and answers when the model is compiled and loaded (`/ready`)
 """
 
 import asyncio
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pcp.errors import ConfigError, UsageError
 from pcp.serving.tokens.tokenizer import needed
+from pcp.tools.serving.engine_flags import add_engine_flags, engine_maker
 from pcp.tools.support.command import Parser, port_number, run
-from pcp.tools.support.serving_engine import add_engine_flags, engine_maker
 from pcp.tools.support.signals import in_order
 from pcp.tools.support.training_job import say
 
@@ -127,7 +128,8 @@ def _new_key(flags: Namespace) -> int:
     if flags.api_key_file is None:
         raise UsageError("--new-key needs --api-key-file, the file that it goes to")
     print(api_keys.new(flags.api_key_file, flags.new_key))
-    say("this is the only time that the key is shown: the file has its hash")
+    note = "this is the only time that the key is shown: the file has its hash"
+    print(f"{PROG}: {note}", file=sys.stderr)
     return 0
 
 

@@ -1,0 +1,1 @@
+"""Commands that serve a model, talk to it, and measure it."""
