@@ -2,7 +2,7 @@
 
     python benchmarks/decode.py                     # 40 M parameters, batches 1 and 8
     python benchmarks/decode.py --size 110M --rounds 5
-    python benchmarks/decode.py --ranks 2           # and two processes of one thread each
+    python benchmarks/decode.py --ranks 2    # and two processes, a thread each
     python benchmarks/decode.py --json decode.json
 
 A random Llama in f32, positions 128 to 160 of a context of 256. Before any time is
