@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-serve test test-full lit check format docs bench clean
+.PHONY: help demo demo-serve test test-full lit check format docs docs-site guide bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -54,8 +54,15 @@ format: $(VENV)/.dev ## format the sources
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/.dev ## regenerate docs/passes.md, dialect.md, derivatives.md, accuracy.md
+docs: $(VENV)/.dev ## regenerate the pages and the pictures that the code makes
 	$(BIN)/python -m pcp.tools.pages.docs
+	$(BIN)/python -m pcp.tools.pages.guide_pictures
+
+docs-site: $(VENV)/.dev ## the documentation as a site, in build/site
+	$(BIN)/mkdocs build --strict
+
+guide: $(VENV)/.dev ## run every block and every exercise of the guide
+	$(BIN)/python -m pytest tests/test_documents.py tests/tools/guide -k guide -m 'slow or not slow'
 
 bench: $(VENV)/.dev ## the training step against JAX and PyTorch
 	$(BIN)/python benchmarks/step.py

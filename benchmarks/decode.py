@@ -2,7 +2,7 @@
 
     python benchmarks/decode.py                     # 40 M parameters, batches 1 and 8
     python benchmarks/decode.py --size 110M --rounds 5
-    python benchmarks/decode.py --ranks 2    # and two processes, a thread each
+    python benchmarks/decode.py --ranks 2           # and two processes of a thread each
     python benchmarks/decode.py --json decode.json
 
 A random Llama in f32, positions 128 to 160 of a context of 256. Before any time is
@@ -74,7 +74,7 @@ class Pcp:
     """The engine on `ranks` processes of one thread."""
 
     def __init__(self, folder: Path, batch: int, ranks: int) -> None:
-        from pcp.tools.support import decoder_bundle, decoder_engine
+        from pcp.tools.serving import decoder_bundle, decoder_engine
 
         phases = [f"prefill:{PROMPT}", f"decode:{batch}"]
         bundle = decoder_bundle.compile_folder(

@@ -30,9 +30,13 @@ from pcp.passes.training.optimizers import spec as optimizers
 from pcp.passes.training.optimizers.spec import Imported
 from pcp.tools import extension
 from pcp.tools.support import optax_optimizer
+from pcp.training.config.experiment import given
 
 if TYPE_CHECKING:
     import torch
+
+    from pcp.tools.commands.train import Trained
+    from pcp.training.observe.callbacks import Callbacks
 
 extension.load_installed()
 
@@ -44,6 +48,33 @@ def load_extension(path: str | Path) -> extension.Extension:
 
 #: Options of `compile` that are paths.
 PATHS = frozenset({"cache", "keep_ir", "cluster"})
+
+
+def train(
+    experiment: str | Path | Mapping[str, Any],
+    *,
+    workers: int | None = None,
+    callbacks: Sequence["Callbacks"] = (),
+    run: str | Path | None = None,
+    resume: bool = False,
+) -> "Trained":
+    """Train on this machine, as `pcp train` does; returns when the run has ended.
+
+    `experiment` is a file, or its keys with paths from the current folder; `run` is the
+    run's folder, in place of a new one. `callbacks` hear of rounds, validations and
+    checkpoints. A bad experiment is a `ConfigError`.
+    """
+    from pcp.tools.commands.train import Place
+    from pcp.tools.commands.train import train as train_here
+    from pcp.tools.support import training_job
+
+    if isinstance(experiment, Mapping):
+        told = training_job.checked(given(experiment), "experiment")
+    else:
+        told = training_job.read_experiment(str(experiment))
+    where = None if run is None else str(run)
+    place = Place(workers)
+    return train_here(told, place, callbacks, resume=resume, where=where)
 
 
 def load(path: str | Path) -> ir.Module:

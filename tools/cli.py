@@ -18,6 +18,7 @@ from pcp.tools.support.command import run
 from pcp.version import VERSION
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "guide": ("pcp.tools.guide.guide", "learn how it works: chapters, exercises"),
     "init": (
         "pcp.tools.start.init",
         "a folder with an experiment to begin with",
@@ -41,11 +42,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "run one function of a bundle, spread over its mesh",
     ),
     "serve-rank": (
-        "pcp.tools.commands.serve_rank",
+        "pcp.tools.serving.serve_rank",
         "one rank of a model that is served over several",
     ),
     "shard": (
-        "pcp.tools.commands.shard",
+        "pcp.tools.serving.shard",
         "a model's weights cut for the ranks that will serve it",
     ),
     "plan": (
@@ -77,6 +78,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "pcp.tools.commands.control",
         "pause, cancel, drain a worker, change H",
     ),
+    "keys": ("pcp.tools.commands.keys", "identities, and who may be what in a run"),
     "ledger": (
         "pcp.tools.commands.ledger",
         "check a run's samples; make its rounds again",

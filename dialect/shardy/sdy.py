@@ -109,8 +109,11 @@ class _Conversion:
     def manual_axes(self, op: ir.Operation) -> manual.Axes:
         """The mesh of a body of parts."""
         on = [n for key in _HOLDERS if key in op.attributes for n in self._on(op, key)]
-        name = on[0] if on else next(iter(self.axes))
-        return manual.Axes(name, {axis: int(n) for axis, n in self.axes[name]})
+        return self.axes_of(on[0] if on else next(iter(self.axes)))
+
+    def axes_of(self, mesh: str) -> manual.Axes:
+        """A mesh's axes."""
+        return manual.Axes(mesh, {axis: int(n) for axis, n in self.axes[mesh]})
 
     def _on(self, op: ir.Operation, key: str) -> list[str]:
         """The meshes that an attribute of shardings names, as they are kept."""
@@ -308,10 +311,12 @@ def _manual(conversion: _Conversion, op: ir.Operation) -> None:
     ]
     border = _constrained
     if inside != outside or manual.knows_members(op):
-        border = _crossed
-        if manual.is_nested(op):
-            conversion.refuse(op, "a shard_map in a shard_map; write one over all axes")
+        border = _nested if manual.is_nested(op) else _crossed
         axes = conversion.manual_axes(op)
+        for parsed in (p for each in shardings for p in each if border is _nested):
+            cut = {axis for dim in parsed.dims for axis in dim.axes}
+            if parsed.unreduced or not cut <= set(axes.sizes):
+                conversion.refuse(op, f"{parsed} in the body of another shard_map")
         for inner in manual.collectives_in(op):
             try:
                 manual.convert(inner, axes)
@@ -376,6 +381,28 @@ def _crossed(
             made = ir.Operation.create(name, [target.type], [value], attributes=facts)
         whole = made.results[0]
         crossed.append(whole if into else _constraint(whole, parsed, at))
+    return crossed
+
+
+def _nested(
+    conversion: _Conversion,
+    at: ir.InsertionPoint,
+    values: Sequence[ir.Value],
+    targets: Sequence[ir.Value],
+    shardings: Sequence[Parsed],
+) -> list[ir.Value]:
+    """As `_crossed`, in a body of parts: there a member has all of each value."""
+    into = isinstance(next(iter(targets), None), ir.BlockArgument)
+    border = manual.own_part if into else manual.whole
+    crossed = []
+    for value, parsed in zip(values, shardings, strict=True):
+        dims = [dim.axes for dim in parsed.dims]
+        with at, value.location:
+            crossed.append(
+                border(value, dims, conversion.axes_of(parsed.mesh))
+                if _lies(value)
+                else value
+            )
     return crossed
 
 

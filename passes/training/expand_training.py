@@ -8,7 +8,7 @@ crosses their borders.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import cycle, islice
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
@@ -28,7 +28,13 @@ from pcp.passes.training.outer.parts.pieces import Fragment
 from pcp.passes.training.outer.parts.probes import Slopes
 from pcp.passes.training.outer.rule import OuterRound, OuterRule, Slot, Tensors
 from pcp.passes.training.trainable import Trainable
-from pcp.passes.training.update import Update, add_apply, step_port, update_of
+from pcp.passes.training.update import (
+    Update,
+    add_apply,
+    add_inner_init,
+    step_port,
+    update_of,
+)
 
 Value = ir.Value
 JVP = "jvp"
@@ -45,6 +51,8 @@ class ExpandTraining(Pass):
     gradient a parameter (`pcp-grad{func=main name=grad}`). Leaves both, and adds
 
     - `@init(seed) -> params, model state, state`
+    - `@inner_init(params) -> state`, that of @init for parameters that are given, where
+      it follows from them: averages, an optimizer of optax that copies parameters
     - `@apply(params, grads, state) -> params, state`
     - `@eval(inputs of @main) -> loss, metrics`, by the function that `pcp.evaluation`
       on @main names, if there is one
@@ -65,11 +73,11 @@ class ExpandTraining(Pass):
     `optimizer` is one of those in `pcp.passes.training.optimizers.spec`, as
     `adamw{lr=6e-4}`; `algorithm` one of those in `pcp.passes.training.outer.spec`, as
     `diloco{lr=0.7,momentum=0.9}`. With `ema=0.999` @apply keeps an average of each
-    parameter, which decays so. Where the module notes a policy that scales the loss
-    (`pcp-precision`), @grad takes the scale as state, and is
-    `pcp-grad{func=main name=grad seed=true}`. Every argument and result carries
-    `pcp.name` and `pcp.role`; the module carries both specs as `pcp.optimizer` and
-    `pcp.algorithm`.
+    parameter, which decays so, and @state_sync makes one of all workers'. Where the
+    module notes a policy that scales the loss (`pcp-precision`), @grad takes the scale
+    as state, and is `pcp-grad{func=main name=grad seed=true}`. Every argument and
+    result carries `pcp.name` and `pcp.role`; the module carries both specs as
+    `pcp.optimizer` and `pcp.algorithm`.
 
     Each `pcp.optimizer`, `pcp.outer` and `pcp.step` is expanded, unless `expand` is
     false: the program's own, and the one that @apply is, if the optimizer is one of
@@ -140,10 +148,12 @@ def expand_training(
         _check_policy(training, algorithm, rule)
         update = update_of(module, training, optimizer, ema)
         add_init(module, training, update)
+        add_inner_init(module, training, update)
         add_apply(module, training, update)
         add_eval(module, training, func)
         add_outer(module, training, algorithm, rule)
-        model_state.add_sync(module, training, rule.plan(algorithm), algorithm.kind)
+        states = model_state.states_of(training, update)
+        model_state.add_sync(module, states, rule.plan(algorithm), algorithm.kind)
         if rule.probe is not None:
             Slopes(module, training, algorithm).add(rule.probe, func, JVP)
         for key, spec in (("pcp.optimizer", optimizer), ("pcp.algorithm", algorithm)):
@@ -277,9 +287,10 @@ class OuterState:
 
     def ports(self) -> list[Port]:
         """All of them, slot by slot."""
-        return [port for slot in self.slots for port in self._of(slot)]
+        return [port for slot in self.slots for port in self.of(slot)]
 
-    def _of(self, slot: Slot) -> list[Port]:
+    def of(self, slot: Slot) -> list[Port]:
+        """Those of a slot: one a parameter in their order, or one in all."""
         params = self.training.params
         if slot.whole is not None:
             return [Port(slot.name, slot.role, slot.whole([p.type for p in params]))]
@@ -290,7 +301,7 @@ class OuterState:
     def by_slot(self, values: Sequence[Value]) -> Tensors:
         """The values, in the order of the ports, by slot."""
         rest = iter(values)
-        return {slot.name: [*islice(rest, len(self._of(slot)))] for slot in self.slots}
+        return {slot.name: [*islice(rest, len(self.of(slot)))] for slot in self.slots}
 
     def in_order(self, tensors: Mapping[str, Sequence[Value]]) -> list[Value]:
         """The tensors of all slots, in the order of the ports."""
@@ -302,16 +313,22 @@ def _tokens() -> Port:
 
 
 def add_outer_init(module: ir.Module, training: Trainable, state: OuterState) -> None:
-    """`@outer_init(params) -> state`: zeros."""
-    ports = state.ports()
+    """`@outer_init(params) -> state`: zeros.
+
+    Those of a parameter come from its own elements: no device of a mesh needs another
+    for them, and no group is there yet.
+    """
+    ports = [(port, slot) for slot in state.slots for port in state.of(slot)]
 
     def build(*params: Value) -> list[tuple[Port, Value]]:
-        source = hlo.sum_all(hlo.convert(params[0], ir.F32Type.get()))
-        word = fresh.bits(source) if ports else source
-        return [
-            (port, fresh.filled(port.type, 0, fresh.numbered(word, i)))
-            for i, port in enumerate(ports)
-        ]
+        floats = [hlo.convert(p, ir.F32Type.get()) for p in params]
+        own = cycle(floats)
+        values = []
+        for i, (port, slot) in enumerate(ports):
+            source = next(own) if slot.whole is None else hlo.sum_all(floats[0])
+            word = fresh.numbered(fresh.bits(source), i)
+            values.append((port, fresh.filled(port.type, 0, word)))
+        return values
 
     functions.define(module, "outer_init", training.params, build)
 

@@ -46,7 +46,17 @@ FOREIGN: dict[str, tuple[set[str], set[str]]] = {
     "serving": ({"numpy", "pydantic", *WEB}, {"prometheus_client"}),
     "tools": (
         {"numpy", "pydantic"},
-        {"iree", "jax", "matplotlib", "ray", "rich", "torch", "torch_mlir", "yaml"},
+        {
+            "iree",
+            "jax",
+            "matplotlib",
+            "nbformat",
+            "ray",
+            "rich",
+            "torch",
+            "torch_mlir",
+            "yaml",
+        },
     ),
 }
 KNOWN_FOREIGN = set().union(*(a | b for a, b in FOREIGN.values()))

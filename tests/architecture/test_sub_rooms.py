@@ -68,7 +68,8 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "tools": {
         "support": "",
-        "pages": "support",
+        "guide": "support",
+        "pages": "support guide",
         "profile": "",
         "serving": "support",
         "commands": "support pages profile serving",

@@ -95,6 +95,17 @@ def test_wrong_numbers_are_found(comparison: ModuleType) -> None:
     assert comparison.difference([three], [four], {})
 
 
+def test_an_unstable_sort_may_exchange_equal_keys_alone(
+    comparison: ModuleType,
+) -> None:
+    """Rows stay together, and no key moves."""
+    same = comparison.unstable(0, 1)
+    keys, rest = np.array([1, 1, 2]), np.array([5.0, 7.0, 6.0])
+    assert not same([keys, rest[[1, 0, 2]]], [keys, rest])
+    assert "result 1" in same([keys, rest[[2, 1, 0]]], [keys, rest])
+    assert "result 0" in same([keys[::-1], rest[::-1]], [keys, rest])
+
+
 def test_a_failure_is_reduced_to_its_op(benchmarks: None) -> None:
     import torture_reduce
 

@@ -1,1 +1,1 @@
-"""Commands that serve a model, talk to it, and measure it."""
+"""Commands that serve a model, and the parts that they share."""

@@ -21,7 +21,7 @@ from typing import Any
 from pcp import strict_json
 from pcp.errors import RuntimeFault, UsageError
 from pcp.serving.client import Client
-from pcp.tools.serving.client_flags import add_client_flags, client_of
+from pcp.tools.serving.served import add_client_flags, client_of
 from pcp.tools.support.command import Parser
 
 PROG = "pcp bench serve"

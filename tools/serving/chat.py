@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 
 from pcp.errors import RuntimeFault
 from pcp.serving.client import Client
-from pcp.tools.serving.client_flags import add_client_flags, client_of
+from pcp.tools.serving.served import add_client_flags, client_of
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.training_job import say
 

@@ -22,11 +22,13 @@ from pcp.passes.training.outer import spec as outer
 from pcp.runtime.program import host_processor
 from pcp.tools.support import hf_training
 from pcp.tools.support.command import Parser
+from pcp.tools.support.model_check import check_model
 from pcp.training.config import experiment as experiments
 from pcp.training.config.experiment import Experiment
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.formats.table import check_readable
 from pcp.training.observe.metrics import Observer
+from pcp.training.storage import first_values
 from pcp.training.storage.run_folder import RunFolder
 
 BACKENDS = {
@@ -165,6 +167,18 @@ def read_experiment(
     experiment = experiments.load(path, dict(changes), given)
     if hf is not None:
         experiment = hf_training.tokenized(experiment, hf)
+    experiment = checked(experiment, path, algorithm)
+    if model is None:
+        return experiment
+    if not Path(model).exists():
+        raise ConfigError(f"--model: no file {model!r}")
+    return experiment.model_copy(update={"model_path": str(Path(model).absolute())})
+
+
+def checked(
+    experiment: Experiment, path: str, algorithm: str | None = None
+) -> Experiment:
+    """An experiment that was read from `path`, when all that it names can be read."""
     check_readable(experiment)
     _load_extensions(experiment)
     if algorithm is not None:
@@ -175,11 +189,7 @@ def read_experiment(
         groups.parse(optimizer_text(experiment))
     with _blamed(f"{path}: algorithm" if algorithm is None else "--algorithm"):
         outer.parse(algorithm_text(experiment))
-    if model is None:
-        return experiment
-    if not Path(model).exists():
-        raise ConfigError(f"--model: no file {model!r}")
-    return experiment.model_copy(update={"model_path": str(Path(model).absolute())})
+    return experiment
 
 
 @contextmanager
@@ -292,8 +302,9 @@ def compiler_for(
             cache=cache_folder(),
             source=path,
         )
+        check_model(path)
         model = read(path)
-        _check_data(experiment, model)
+        _check_model(experiment, model)
         content = driver.compile(model, options).to_bytes()
         seconds = time.monotonic() - began
         report(f"compiled {Path(path).name} for {target} in {seconds:.1f} s")
@@ -302,8 +313,8 @@ def compiler_for(
     return compile_for
 
 
-def _check_data(experiment: Experiment, model: Any) -> None:
-    """Refuse data that the model cannot take, before it is compiled."""
+def _check_model(experiment: Experiment, model: Any) -> None:
+    """Refuse weights and data that the model cannot take, before it is compiled."""
     from pcp.compiler import signature
     from pcp.compiler.options import CompileOptions
 
@@ -311,8 +322,12 @@ def _check_data(experiment: Experiment, model: Any) -> None:
     loss, *_ = (*signature.functions(model, entry, "train")[entry].results, None)
     if loss is None or loss.shape:
         return  # no model to train: the compiler says so
+    parameters = signature.parameters(model, entry)
+    # What is trained of a model with adapters, or in part, the compiler says.
+    if experiment.initial_weights and not (experiment.lora or experiment.freeze):
+        first_values.check_shapes(experiment.initial_weights, parameters)
     corpus = Corpus(experiment, signature.data_inputs(model, entry))
-    corpus.check_vocabulary([p.shape for p in signature.parameters(model, entry)])
+    corpus.check_vocabulary([p.shape for p in parameters])
     corpus.check_rows(signature.table_rows(model, entry))
 
 
