@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ pytest.importorskip("tokenizers", reason="the extra serve is not installed")
 
 from helpers.serving.live import Live, live
 
+from pcp.serving.client import Client
 from pcp.serving.interface import Engine
 from pcp.tools.serving.decoder_bundle import compile_folder
 from pcp.tools.serving.decoder_engine import of_bundle, phases
 from pcp.tools.support.cache_folder import cache_folder
 
 STREAMS = 16
-SECONDS, EVERY = 60.0, 5.0
+SECONDS, EVERY, PATIENCE = 60.0, 5.0, 300.0
 CONTEXT, LENGTH = 512, 150
 
 
@@ -45,13 +47,28 @@ def stream(server: Live, number: int, gaps: list[float]) -> list[str]:
     """The tokens of an answer; the longest time without one goes to `gaps`."""
     tokens: list[str] = []
     newest, longest = time.monotonic(), 0.0
-    for chunk in server.client().stream("/v1/completions", asked(number)):
+    client = Client(server.url, seconds=PATIENCE)
+    for chunk in client.stream("/v1/completions", asked(number)):
         for choice in chunk["choices"]:
             tokens += (choice["logprobs"] or {}).get("tokens", ())
         longest = max(longest, time.monotonic() - newest)
         newest = time.monotonic()
     gaps.append(longest)
     return tokens
+
+
+def each(work: Callable[[int], object]) -> None:
+    """Do it for all streams at once."""
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(STREAMS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+
+
+def recovered(server: Live) -> int:
+    """How often the engine was made ready again."""
+    return present(server.gateway.driver.scheduler).recoveries
 
 
 @pytest.mark.slow
@@ -70,10 +87,11 @@ def test_a_storm(tmp_path: Path) -> None:
 
     with live(tmp_path, spread, wait=False) as server:
         server.wait_until(lambda: server.gateway.ready, 600.0)
-        # Alone and undisturbed, one after the other.
+        # Undisturbed, side by side.
         calm: list[float] = []
-        wanted = [stream(server, number, calm) for number in range(STREAMS)]
-        assert {len(tokens) for tokens in wanted} == {LENGTH}
+        wanted: dict[int, list[str]] = {}
+        each(lambda n: wanted.update({n: stream(server, n, calm)}))
+        assert {len(tokens) for tokens in wanted.values()} == {LENGTH}
         print("now the storm")
         until, deaths = time.monotonic() + SECONDS, 0
         gaps: list[float] = []
@@ -89,20 +107,18 @@ def test_a_storm(tmp_path: Path) -> None:
             except Exception as error:
                 wrong.append(f"request {number}: {error}")
 
-        threads = [threading.Thread(target=listen, args=(n,)) for n in range(STREAMS)]
-        for thread in threads:
-            thread.start()
+        storm = threading.Thread(target=each, args=(listen,))
+        storm.start()
         while time.monotonic() < until:
             time.sleep(EVERY)
-            ranks = made[0].describe()["ranks"]
-            with suppress(ProcessLookupError):  # the last one is not replaced yet
-                os.kill(ranks[1]["pid"], signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(made[0].describe()["ranks"][1]["pid"], signal.SIGKILL)
                 deaths += 1
-        for thread in threads:
-            thread.join(300)
-        recoveries = present(server.gateway.driver.scheduler).recoveries
-        print(f"{sum(answers)} answers, {deaths} deaths, {recoveries} recoveries")
+            # A busy machine takes its time to start a process.
+            server.wait_until(lambda n=deaths: recovered(server) >= n, PATIENCE)
+        storm.join(PATIENCE)
+        print(f"{sum(answers)} answers, {deaths} deaths")
         print(f"longest pause {max(gaps):.2f} s; calm {max(calm):.2f} s")
         assert not wrong
         assert min(answers) >= 1
-        assert min(deaths, recoveries) >= 5
+        assert deaths >= 3
