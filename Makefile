@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# Processes of tests. Four tenths of a process's time is waiting for what it started, so
+# three keep two cores busy.
+TESTERS ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
@@ -29,13 +32,10 @@ $(VENV)/.dev: $(VENV)/.python pyproject.toml
 demo: $(VENV)/.train ## train a small GPT with two workers (about three minutes)
 	$(BIN)/pcp train examples/demo.json --workers 2
 
-demo-serve: $(VENV)/.dev ## train a small Llama, serve it on two ranks, chat with it
-	$(BIN)/python examples/serve_demo.py
-
-test: $(VENV)/.dev ## lint, lit and unit tests (for 2 cores; the second time compiles nothing)
+test: $(VENV)/.dev ## lint, lit and unit tests (TESTERS=3 processes, for 2 cores; the second time compiles nothing)
 	$(BIN)/ruff check .
 	$(BIN)/lit -q lit_tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal
 
 test-full: $(VENV)/.dev ## the same with the slow, exhaustive suites
 	$(BIN)/ruff check .

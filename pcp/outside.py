@@ -8,15 +8,16 @@ no JSON; who reads says in terms of its own what that means.
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pcp import strict_json
 
 MAX_JSON_BYTES = 256 << 20
 
 
-def open_regular(path: str | Path) -> BinaryIO:
+def open_regular(path: str | Path) -> BufferedReader:
     """A file, open to be read; `OSError` for what is no regular file."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags)

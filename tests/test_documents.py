@@ -31,6 +31,7 @@ from pcp.compiler.sharding_file import Rules
 from pcp.errors import ConfigError
 from pcp.runtime.group.coordinator import Coordinator
 from pcp.tools.pages.fences import Block, blocks_of
+from pcp.training.config.experiment import parse
 
 BLOCKS = all_blocks()
 #: Pages that take seconds of a processor, and why.
@@ -222,6 +223,15 @@ def sharding_file(block: Block, folder: Path) -> None:
     assert Rules.read(folder / "rules.json").tensors
 
 
+def of_a_folder(block: Block, folder: Path) -> None:
+    """An experiment that lacks its model alone, which --hf brings."""
+    given = json.loads(block.text)
+    assert parse({**given, "model_path": "m"}).outer_loop_steps
+    for key in given:
+        with pytest.raises(ConfigError, match=f"{key}: Field required"):
+            parse({k: v for k, v in given.items() if k != key} | {"model_path": "m"})
+
+
 def cluster_file(block: Block, folder: Path) -> None:
     """Read, and the least: without any of its keys it is refused or ambiguous."""
     (folder / "cluster.json").write_text(block.text)
@@ -280,6 +290,8 @@ INSTEAD = (
     Instead(TOUR, "Communicator.join", "it needs a coordinator", among_members),
     Instead("docs/exporting.md", "my_model.py", "a file is the user's", with_its_model),
     Instead("docs/extending.md", "EXTENSION =", "the end of a file", of_the_example),
+    Instead("docs/exporting.md", '"my.txt"', "a file that pcp reads", of_a_folder),
+    Instead("docs/training.md", '"my.txt"', "a file that pcp reads", of_a_folder),
     Instead(RULES, "Elementwise(", "a table's entry", entries_of(CHAPTER)),
     Instead(RULES, "Case(", "entries", entries_of("helpers.cases.elementwise")),
     Instead(RULES, 'register("mine.square', "rules are the user's", rule_from_outside),

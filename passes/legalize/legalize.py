@@ -49,6 +49,7 @@ class Legalize(Pass):
     - `select_and_scatter` with overlapping or padded windows is unfolded;
     - `batch_norm_*` and `map` are written out;
     - `cholesky` and `triangular_solve` become loops over blocks;
+    - a `top_k` of few among many takes the largest so often, in a loop;
     - a stable `sort` gets the position as a last key: IREE's is not stable;
     - `power`, `atan2` and `cbrt` give what IEEE 754 says for negative bases, zeros
       and infinities;
@@ -163,6 +164,7 @@ BEFORE: Rules = {
     "chlo.erf": special.erf,
     "chlo.erf_inv": special.erf_inv,
     "chlo.sinh": special.sinh,
+    "chlo.top_k": sorts.few_of_many,
 }
 
 # What is made of these, complex quotients among it, is legalised, too.

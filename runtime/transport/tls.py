@@ -204,10 +204,10 @@ class KeyTls(Tls):
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
         context.num_tickets = 0
         with TemporaryDirectory(prefix="pcp-") as folder:  # mode 0700
-            files = [Path(folder, name) for name in ("cert.pem", "key.pem")]
-            for file, content in zip(files, self._made, strict=True):
+            cert, key = Path(folder, "cert.pem"), Path(folder, "key.pem")
+            for file, content in zip((cert, key), self._made, strict=True):
                 file.write_bytes(content)
-            context.load_cert_chain(*files)
+            context.load_cert_chain(cert, key)
         return context
 
     def _context(self, side: int) -> ssl.SSLContext:

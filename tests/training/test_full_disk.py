@@ -42,8 +42,7 @@ def test_a_full_disk_loses_no_round_and_no_worker(tmp_path, monkeypatch):
     folder = RunFolder.at(tmp_path / "run", exp)
     shepherd, watcher, thread = start_shepherd(exp, folder, workers=2)
     metrics = MetricsFile(folder.metrics, watcher.lines.append)
-    keep = watcher.keep
-    watcher.keep = lambda record: (keep(record), metrics.keep(record))
+    monkeypatch.setattr(watcher, "keep", metrics.keep)
     crew = [start_worker(shepherd.port, f"w{i}", 0.02) for i in range(2)]
     watcher.wait_for_round(2)
     disk.full = True

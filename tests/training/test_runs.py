@@ -15,6 +15,7 @@ from helpers.worlds.training_runs import (
     Background,
     checkpoint_of,
     experiment,
+    order,
     run,
     start_shepherd,
     start_worker,
@@ -195,12 +196,22 @@ def test_a_newcomer_gets_the_current_state_and_joins_the_next_round(tmp_path):
     assert sizes[before + 2] == 2
 
 
+class Rounding(BigramTrainer):
+    """Rounds the state that it prepares otherwise than its peers, as other hardware."""
+
+    def outer(self, tokens, communicator):
+        new = super().outer(tokens, communicator)
+        table = new["parameter/table"]
+        new["parameter/table"] = np.nextafter(table, np.inf, dtype=np.float32)
+        return new
+
+
 class Broken(BigramTrainer):
     """Prepares another state than its peers, as faulty memory would."""
 
     def outer(self, tokens, communicator):
         new = super().outer(tokens, communicator)
-        new["parameter/table"] = new["parameter/table"] + 1e-3
+        new["parameter/table"] = new["parameter/table"] + np.float32(1e-3)
         return new
 
 
@@ -208,8 +219,22 @@ def test_members_that_computed_different_bits_take_those_of_rank_0(tmp_path):
     exp = experiment(tmp_path, outer_loop_steps=2)
     shepherd, _, thread = start_shepherd(exp, workers=2)
     even = start_worker(shepherd.port, "even")
-    crew = [even, start_worker(shepherd.port, "odd", trainer=Broken)]
+    crew = [even, start_worker(shepherd.port, "odd", trainer=Rounding)]
     assert thread.finish().rounds == 2
+    assert [w.finish(10) for w in crew]
+
+
+def test_two_members_of_which_one_is_wrong_commit_nothing(tmp_path):
+    """Nobody can say which: the run waits for an operator, and holds what it has."""
+    exp = experiment(tmp_path, outer_loop_steps=2)
+    shepherd, watcher, thread = start_shepherd(exp, workers=2)
+    even = start_worker(shepherd.port, "even")
+    crew = [even, start_worker(shepherd.port, "odd", trainer=Broken)]
+    paused = "prepare different states, time after time"
+    eventually(lambda: any(paused in line for line in watcher.lines), 30)
+    assert shepherd.committed == 0
+    order(shepherd, "cancel")
+    assert thread.finish().cancelled
     assert [w.finish(10) for w in crew]
 
 
@@ -401,6 +426,7 @@ def test_metrics_survive_a_torn_line_and_a_rewind(tmp_path):
         full.keep(watcher.rounds[0])
     (line,) = said
     assert "cannot write the metrics: No space left" in line
+    full._file.close()
     full._file = real
     full.keep(watcher.rounds[1])
     full.close()

@@ -356,8 +356,7 @@ _EXPORTERS = {"torch": _export_torch, "jax": _export_jax}
 
 
 def _write(path: Path, content: bytes) -> None:
-    if not path.parent.is_dir():
-        raise ConfigError(f"{path.parent}: no such folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
 
 

@@ -75,12 +75,11 @@ def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     protected = protection(flags)
     require_protection(flags.host, protected, flags.insecure)
-    experiment = jobs.read_experiment(
-        flags.config, flags.model, flags.algorithm, flags.changes
-    )
+    experiment = jobs.read_run(flags)
     jobs.check_compiler(experiment.model_path)
     resume = flags.resume or experiment.should_resume
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)
+    folder.keep_changes(dict(flags.changes))
     screen = {"plain": flags.no_dashboard, "web": flags.web}
     with watched(experiment, folder, **screen) as observer:
         shepherd = Shepherd(
@@ -192,12 +191,15 @@ def _web_page(experiment: Experiment, past, host: str, port: int) -> list[Any]:
 
 
 def conclude(folder: RunFolder, outcome: Outcome) -> None:
-    """Draw the plot, write the report and print the summary."""
+    """Draw the plot, write the report and print the summary.
+
+    The first and the final loss are alike: means over a round.
+    """
     rounds, validations = read(folder.metrics)
     early = " (cancelled; --resume goes on)" if outcome.cancelled else ""
     lines = {"rounds": f"{outcome.rounds}{early}"}
     if rounds:
-        lines["first loss"] = f"{rounds[0].loss_first:.4f}"
+        lines["first loss"] = f"{rounds[0].loss:.4f}"
         lines["final loss"] = f"{rounds[-1].loss:.4f}"
     if bad := nonfinite.summary(rounds):
         lines["not finite"] = bad

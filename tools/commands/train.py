@@ -108,9 +108,7 @@ class Place:
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     request = _requested(flags)
-    experiment = jobs.read_experiment(
-        flags.config, flags.model, flags.algorithm, flags.changes, flags.hf
-    )
+    experiment = jobs.read_run(flags, flags.hf)
     jobs.check_compiler(experiment.model_path)
     if request is not None:
         experiment = hf_training.prepared(experiment, request)
@@ -126,6 +124,7 @@ def _main(argv: Sequence[str]) -> int:
     started = _started(experiment, place)
     resume = flags.resume or experiment.should_resume
     folder, _ = jobs.run_folder(experiment, resume=resume, where=flags.run)
+    folder.keep_changes(dict(flags.changes))
     if flags.detach:
         return detached(folder, argv)
     screen = {"plain": flags.no_dashboard, "web": flags.web}

@@ -58,7 +58,7 @@ def picture(name: str) -> str:
         "svg.fonttype": "none",
         "font.size": 11,
     }
-    with matplotlib.rc_context(style | {"font.size": 11}):
+    with matplotlib.rc_context(style):
         figure = Figure(figsize=(7.2, 2.8), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()

@@ -4,7 +4,7 @@ import ipaddress
 import json
 import os
 import time
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -190,6 +190,31 @@ def checked(
     with _blamed(f"{path}: algorithm" if algorithm is None else "--algorithm"):
         outer.parse(algorithm_text(experiment))
     return experiment
+
+
+def read_run(flags: Namespace, hf: str | None = None) -> Experiment:
+    """The experiment of `pcp train` and `pcp shepherd`, by their flags.
+
+    A run that is continued keeps what --set gave before, unless --set gives it now, or
+    the experiment is the file in the run's own folder, which has it already.
+    """
+
+    def read(changes: Iterable[tuple[str, object]]) -> Experiment:
+        return read_experiment(flags.config, flags.model, flags.algorithm, changes, hf)
+
+    folder = RunFolder(Path(flags.run).absolute()) if flags.run else None
+    if folder is None or not flags.resume:
+        experiment = read(flags.changes)
+        if not (flags.resume or experiment.should_resume):
+            return experiment
+        folder = folder or RunFolder.latest(experiment)
+    if folder is None or folder.experiment == Path(flags.config).absolute():
+        return read(flags.changes)
+    kept = {k: v for k, v in folder.changes().items() if k not in dict(flags.changes)}
+    if kept:
+        words = " ".join(f"{key}={strict_json.dumps(v)}" for key, v in kept.items())
+        say(f"as --set said when {folder.name} began: {words}")
+    return read([*kept.items(), *flags.changes])
 
 
 @contextmanager

@@ -431,15 +431,48 @@ _OF_PYTHON = {
 }
 
 
+#: Words of other systems, and of ours, for a key that has another name.
+_OTHER_WORDS = {
+    "rounds": "outer_loop_steps",
+    "outer_steps": "outer_loop_steps",
+    "steps": "tau",
+    "inner_steps": "tau",
+    "h": "tau",
+    "lr": "learning_rate",
+    "outer_lr": "outer_learning_rate",
+    "outer_momentum": "nesterov_momentum",
+    "momentum": "inner_momentum",
+    "eps": "epsilon",
+    "batch_size": "effective_batch_size",
+    "epochs": "max_epochs",
+    "num_workers": "workers",
+    "model": "model_path",
+    "weights": "initial_weights",
+    "clip": "clip_norm",
+    "grad_clip": "clip_norm",
+    "output_dir": "checkpoint_dir",
+    "save_every": "checkpoint_every",
+    "eval_every": "validate_every",
+    "warmup": "warmup_steps",
+    "resume": "should_resume",
+}
+
+
+def _meant(key: str) -> str:
+    """The key that is meant by a word, or the nearest one in spelling."""
+    if (other := _OTHER_WORDS.get(key.lower())) is not None:
+        return f" Did you mean {other!r}?"
+    return nearest(key, Experiment.model_fields)
+
+
 def parse(raw: object, *, source: str = "experiment") -> Experiment:
     """Check a decoded experiment; `source` names it in errors."""
     if not isinstance(raw, dict):
         raise ConfigError(f"{source}: an experiment is one JSON object")
     for key in raw:
         if key not in Experiment.model_fields:
-            known = Experiment.model_fields
             raise ConfigError(
-                f"{source}: unknown key {key!r}.{nearest(str(key), known)} "
+                f"{source}: unknown key {key!r}.{_meant(str(key))} "
                 "(`pcp schema` lists all keys)"
             )
     try:

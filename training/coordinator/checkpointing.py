@@ -102,6 +102,8 @@ class Saver:
     def written(self, event: Written) -> None:
         """It is on the disk."""
         self.busy, self.saved, self.path = False, event.round, event.path
+        for member in self._run.roster:
+            member.unserved = 0
         self._run.append(
             "checkpoint",
             round=event.round,

@@ -34,6 +34,8 @@ class Member:
     """Where it has its state from, as the ledger says it."""
     corrected_at: float = 0.0
     """When it was told to take the state that most have prepared."""
+    unserved: int = 0
+    """How often its state could not be fetched from it."""
     lacked: int = 0
     """How often it could not fetch a state."""
     pace: Pace = field(default_factory=Pace)

@@ -40,6 +40,8 @@ from pcp.training.wire.messages import (
 )
 
 _MAX_RETRIES = 3
+_UNSERVED = 2
+"""Checkpoints that fail by a member until it goes."""
 _REPLAYS = 2
 """Exchanges made again where members prepare different states."""
 
@@ -322,6 +324,16 @@ class Rounds(ABC):
         member = run.roster[name]
         run.do(Refuse(member.connection, quarantined(name, fault)))
         self.drop(member, "quarantined")
+
+    def unserved(self, member: Member) -> None:
+        """A member does not hand out its state: once may be haste, twice it goes."""
+        member.unserved += 1
+        if member.unserved < _UNSERVED:
+            return
+        fault = "the state that it says it holds cannot be fetched from it"
+        self._wrong(member.name, self._run.committed, fault)
+        if member.name in self._run.roster:
+            self.drop(member, fault)
 
     def _halt(self, attempt: Attempt, why: str) -> None:
         """Nobody can say what is right: the samples go back, and the run waits."""

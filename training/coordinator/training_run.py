@@ -135,7 +135,7 @@ class TrainingRun:
             OnDisk: lambda event: self._begun().completion.seen(event),
             Gathered: self.saver.gathered,
             Written: self.saver.written,
-            NotSaved: self.saver.failed,
+            NotSaved: self._on_not_saved,
             Recalled: self._on_recalled,
         }
 
@@ -375,6 +375,12 @@ class TrainingRun:
         self.state.serve(event.saved)
         where = str(self.state.experiment.initial_weights)
         self.state.tell_nonfinite(event.saved, where)
+
+    def _on_not_saved(self, event: NotSaved) -> None:
+        self.saver.failed(event)
+        found = [m for m in self.state.roster if m.address == event.at]
+        if self.loop is not None and found:
+            self.loop.rounds.unserved(found[0])
 
     def _on_found(self, event: Found) -> None:
         self._begun().recovery.found(event)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from pcp.errors import StateMismatch
+from pcp.errors import ProtocolError, RuntimeFault, StateMismatch
 from pcp.runtime import fetch_snapshot
 from pcp.runtime.transport.credentials import Protection
 from pcp.training.storage import checkpoint as checkpoints
@@ -33,6 +33,14 @@ _ADOPT_SECONDS = 10.0
 _AT_ONCE = 16
 
 
+class Unserved(RuntimeFault):
+    """The member at `address` does not hand out the state that it prepared."""
+
+    def __init__(self, message: str, address: str) -> None:
+        super().__init__(message)
+        self.address = address
+
+
 def gather(
     addresses: Sequence[str],
     round_: int,
@@ -44,11 +52,19 @@ def gather(
 
     Its `info` says under "nonfinite" which tensors are not finite.
 
-    `StateMismatch` if a member holds another round, or another state; a fault of the
-    connection if one says nothing for `silence` seconds.
+    `Unserved` if a member holds another round, or another state, cannot be reached, or
+    says nothing for `silence` seconds.
     """
 
     def fetch(address: str) -> tuple[int, safetensors_io.Arrays]:
+        try:
+            return fetched(address)
+        except ProtocolError:
+            raise  # it may have too many readers: that is not its fault
+        except RuntimeFault as error:
+            raise Unserved(str(error), address) from error
+
+    def fetched(address: str) -> tuple[int, safetensors_io.Arrays]:
         revision, arrays = _fetch(address, round_, protection, silence)
         if revision != round_ or safetensors_io.digest(shared_part(arrays)) != digest:
             raise StateMismatch(

@@ -383,7 +383,7 @@ class Shepherd:
         """A fault of the world may pass; any other ends the run."""
         if not isinstance(error, RuntimeFault | OSError):
             raise error
-        self._happened(NotSaved(str(error)))
+        self._happened(NotSaved(str(error), getattr(error, "address", None)))
 
 
 def _fail(effect: do.Fail) -> None:

@@ -326,7 +326,8 @@ class InnerExchangeReport(BaseModel, frozen=True):
 class Whereabouts(BaseModel, frozen=True):
     """Where a worker's own thread is: in which call, for how many seconds.
 
-    `steps` counts the inner steps that its process has made.
+    `steps` counts the inner steps that its process has made, and the held-out batches
+    that it has evaluated.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -180,9 +180,12 @@ class RoundRunner:
         first, step = commit.validate_share
         trainer, corpus = self._state.trainer, self.inner_steps.corpus
         batches = range(first, corpus.validation_batches, step)
-        self.inner_steps.place.enter("validating")
-        total = sum(trainer.evaluate(corpus.validation(number)) for number in batches)
-        self.inner_steps.place.enter("waiting")
+        place, total = self.inner_steps.place, 0.0
+        for number in batches:
+            place.enter("validating")
+            total += trainer.evaluate(corpus.validation(number))
+            place.stepped()
+        place.enter("waiting")
         self._send(
             Validated(round=commit.round, loss_sum=float(total), batches=len(batches))
         )

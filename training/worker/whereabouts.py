@@ -23,7 +23,7 @@ class Place:
         self._at = (call, time.monotonic())
 
     def stepped(self) -> None:
-        """An inner step is made."""
+        """An inner step is made, or a held-out batch evaluated."""
         self._steps += 1
 
     def said(self, waits: float | None = None) -> Whereabouts:

@@ -7,9 +7,10 @@ from pcp.training.coordinator.guards.progress_guard import Pace
 from pcp.training.process.supervisor import HUNG
 from pcp.training.storage.ledger import check
 from pcp.training.wire.messages import Whereabouts
+from pcp.training.worker.whereabouts import Call
 
 
-def at(steps: int, call="step", since: float = 1.0) -> Whereabouts:
+def at(steps: int, call: Call = "step", since: float = 1.0) -> Whereabouts:
     """Where a worker's thread is."""
     return Whereabouts(call=call, steps=steps, since=since)
 
@@ -27,13 +28,17 @@ def test_a_step_is_made_within_ten_times_the_usual_or_ten_seconds() -> None:
 
 
 def test_who_waits_for_others_or_has_nothing_to_do_does_not_stall() -> None:
-    for call in ("exchange", "forming"):
+    calls: tuple[Call, ...] = ("exchange", "forming")
+    for call in calls:
         pace = Pace()
         pace.made(1, 0.1)
         pace.works(0.0)
         for now in range(100):
             pace.heard(at(0, call), now)
         assert pace.stalled(101.0) is None
+    pace = Pace()
+    pace.heard(at(0), 0.0)
+    pace.made(1, 0.1)
     pace.rests()
     assert pace.stalled(1e6) is None
     pace.works(1e6)

@@ -5,10 +5,18 @@ from typing import Any
 
 import pytest
 from helpers.models.bigram_numpy import BLOCK
+from helpers.present import present
 from helpers.simulation.run_schedules import experiment, program
 
 from pcp.training.coordinator.effects import Append, Effect, Log, Refuse, Send, Write
-from pcp.training.coordinator.events import Compiled, Event, Gathered, Received, Tick
+from pcp.training.coordinator.events import (
+    Compiled,
+    Event,
+    Gathered,
+    NotSaved,
+    Received,
+    Tick,
+)
 from pcp.training.coordinator.guards.conduct import Conduct
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
@@ -218,8 +226,7 @@ def test_a_run_in_which_all_losses_are_nan_pauses_with_a_word() -> None:
     assert world.said("the run is paused")
     assert "loss is nan at step 2" in world.run.status()["paused_because"]
     order = Order(key="k", action="resume")
-    world.run.rounds.resumed()
-    world.run.loop.operator_control.take(Peer("op"), order)
+    present(world.run.loop).operator_control.take(Peer("op"), order)
     world.makes()
     assert world.committed == 2
     assert world.run.status()["paused_because"] is None
@@ -400,3 +407,18 @@ def test_an_exchange_that_one_member_alone_fails_costs_nobody_else_for_ever() ->
             world.tick()
     assert "c" not in world.run.state.roster
     assert world.said("it alone cannot reach")
+
+
+def test_who_has_no_state_to_hand_out_does_not_stay() -> None:
+    """A socket without a model, that says the right numbers."""
+    world = World("a", "b", "c")
+    world.makes()
+    for _ in range(2):
+        assert "b" in world.run.state.roster
+        world.step(NotSaved("no answer", "b:1"))
+    assert "b" not in world.run.state.roster
+    assert world.said(
+        "worker 1 left: the state that it says it holds cannot be fetched"
+    )
+    world.makes()
+    assert sorted(world.ledger[-1]["consumed"]) == ["a", "c"]
