@@ -74,7 +74,7 @@ class Pcp:
     """The engine on `ranks` processes of one thread."""
 
     def __init__(self, folder: Path, batch: int, ranks: int) -> None:
-        from pcp.tools.support import decoder_bundle, decoder_engine
+        from pcp.tools.serving import decoder_bundle, decoder_engine
 
         phases = [f"prefill:{PROMPT}", f"decode:{batch}"]
         bundle = decoder_bundle.compile_folder(

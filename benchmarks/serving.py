@@ -19,9 +19,9 @@ from typing import Any
 from pcp.serving.client import Client
 from pcp.serving.gateway.gateway import Gateway, Options
 from pcp.serving.interface import Chunk, Engine, Sampling, Step, Tick
+from pcp.tools.serving.decoder_bundle import compile_folder
+from pcp.tools.serving.decoder_engine import of_bundle, phases
 from pcp.tools.support.cache_folder import cache_folder
-from pcp.tools.support.decoder_bundle import compile_folder
-from pcp.tools.support.decoder_engine import of_bundle, phases
 
 PROMPT = tuple(range(2, 18))
 GREEDY = Sampling()

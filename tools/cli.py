@@ -41,11 +41,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "run one function of a bundle, spread over its mesh",
     ),
     "serve-rank": (
-        "pcp.tools.commands.serve_rank",
+        "pcp.tools.serving.serve_rank",
         "one rank of a model that is served over several",
     ),
     "shard": (
-        "pcp.tools.commands.shard",
+        "pcp.tools.serving.shard",
         "a model's weights cut for the ranks that will serve it",
     ),
     "plan": (

@@ -14,7 +14,7 @@ import pytest
 from pcp.bundle import Bundle
 from pcp.errors import ConfigError, RuntimeFault, StateMismatch, UsageError
 from pcp.serving.interface import EngineLost, Sampling, Tick
-from pcp.tools.commands import serve_rank, shard
+from pcp.tools.serving import serve_rank, shard
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -32,7 +32,7 @@ from helpers.models.decoders import (  # noqa: E402  they import both
 from pcp.serving.engine import SlotEngine  # noqa: E402
 from pcp.serving.engine import load as engine_of  # noqa: E402
 from pcp.serving.spread import Spread  # noqa: E402
-from pcp.tools.support.decoder_engine import (  # noqa: E402
+from pcp.tools.serving.decoder_engine import (  # noqa: E402
     phases,
     spread_engine,
     start_rank,

@@ -18,9 +18,9 @@ pytest.importorskip("tokenizers", reason="the extra serve is not installed")
 from helpers.serving.live import Live, live
 
 from pcp.serving.interface import Engine
+from pcp.tools.serving.decoder_bundle import compile_folder
+from pcp.tools.serving.decoder_engine import of_bundle, phases
 from pcp.tools.support.cache_folder import cache_folder
-from pcp.tools.support.decoder_bundle import compile_folder
-from pcp.tools.support.decoder_engine import of_bundle, phases
 
 STREAMS = 16
 SECONDS, EVERY = 60.0, 5.0

@@ -35,7 +35,7 @@ def engine_maker(flags: Namespace, log: Log) -> Callable[[], Engine]:
         raise ConfigError(f"--bundle {flags.bundle}: there is no such file")
 
     def make() -> Engine:
-        from pcp.tools.support import decoder_engine
+        from pcp.tools.serving import decoder_engine
 
         bundle = flags.bundle or _compiled(flags, ranks, log)
         log(f"loading the weights of {flags.folder}")
@@ -47,8 +47,8 @@ def engine_maker(flags: Namespace, log: Log) -> Callable[[], Engine]:
 
 
 def _compiled(flags: Namespace, ranks: int, log: Log) -> Bundle:
-    from pcp.tools.support.decoder_bundle import compile_folder
-    from pcp.tools.support.decoder_engine import phases
+    from pcp.tools.serving.decoder_bundle import compile_folder
+    from pcp.tools.serving.decoder_engine import phases
 
     log(f"compiling the model of {flags.folder}")
     context = flags.context if flags.context is not None else ()

@@ -11,7 +11,7 @@ from typing import Any
 from pcp.bundle import Bundle
 from pcp.serving.engine import SlotEngine
 from pcp.serving.interface import Chunk, Sampled, Sampling, Step, Tick
-from pcp.tools.support.decoder_bundle import compile_folder
+from pcp.tools.serving.decoder_bundle import compile_folder
 
 CONTEXT, CHUNK, VOCABULARY = 96, 32, 101
 GREEDY = Sampling()
