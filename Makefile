@@ -32,6 +32,9 @@ $(VENV)/.dev: $(VENV)/.python pyproject.toml
 demo: $(VENV)/.train ## train a small GPT with two workers (about three minutes)
 	$(BIN)/pcp train examples/demo.json --workers 2
 
+demo-serve: $(VENV)/.dev ## train a small Llama, serve it on two ranks, chat with it
+	$(BIN)/python examples/serve_demo.py
+
 test: $(VENV)/.dev ## lint, lit and unit tests (TESTERS=3 processes, for 2 cores; the second time compiles nothing)
 	$(BIN)/ruff check .
 	$(BIN)/lit -q lit_tests
