@@ -49,6 +49,7 @@ def parser() -> Parser:
     add("--host", default="127.0.0.1", help="address to listen on; default 127.0.0.1")
     add("--port", type=port_number, default=8080, help="default 8080; 0: any free one")
     add("--workers", type=int, help="workers to wait for; default: the experiment's")
+    jobs.add_islands(parser)
     add("--model", metavar="FILE", help="instead of the experiment's model_path")
     add("--algorithm", metavar="SPEC", help="instead of the experiment's: ddp, ...")
     jobs.add_set(parser)
@@ -66,7 +67,7 @@ def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     protected = protection(flags)
     experiment = jobs.read_experiment(
-        flags.config, flags.model, flags.algorithm, flags.changes
+        flags.config, flags.model, flags.algorithm, jobs.with_islands(flags)
     )
     jobs.check_compiler(experiment.model_path)
     resume = flags.resume or experiment.should_resume

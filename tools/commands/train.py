@@ -51,6 +51,7 @@ def parser() -> Parser:
         help=f"default: {CONFIG}, as pcp init writes it",
     )
     add("--workers", type=int, help="default: the experiment's")
+    jobs.add_islands(parser)
     add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
     add("--target", help="what to compile for; default by backend")
     add("--device", help="the runtime's device address for all, e.g. local-sync")
@@ -75,11 +76,18 @@ def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     request = _requested(flags)
     experiment = jobs.read_experiment(
-        flags.config, flags.model, flags.algorithm, flags.changes, flags.hf
+        flags.config,
+        flags.model,
+        flags.algorithm,
+        jobs.with_islands(flags),
+        flags.hf,
     )
-    count = experiment.workers if flags.workers is None else flags.workers
-    if count < 1:
+    workers = experiment.workers if flags.workers is None else flags.workers
+    if workers < 1:
         raise UsageError("--workers: at least one")
+    if flags.islands is not None and experiment.mesh is None:
+        raise UsageError("--islands: say what an island is, --mesh tp=2")
+    count = workers * experiment.ranks
     target = jobs.target_here(flags.backend, flags.target)
     device = flags.device or _local_device(flags.backend, count)
     slots = range(count)
@@ -101,7 +109,7 @@ def _main(argv: Sequence[str]) -> int:
             jobs.compiler_for(experiment, observer.log),
             observer,
             port=flags.port,
-            workers=count,
+            workers=workers,
             protection=protected,
         )
         with closing(shepherd):

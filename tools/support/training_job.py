@@ -4,7 +4,7 @@ import ipaddress
 import json
 import os
 import time
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from pcp import strict_json
 from pcp.errors import ConfigError, UsageError, nearest
+from pcp.mesh import WORKERS
 from pcp.passes.core import spec as specs
 from pcp.passes.training import policy
 from pcp.passes.training.optimizers import groups
@@ -137,6 +138,32 @@ def add_set(parser: Parser) -> None:
         metavar="KEY=VALUE",
         help="instead of the experiment's key, as JSON or a word; repeatable",
     )
+
+
+def add_islands(parser: Parser) -> None:
+    """The flags of islands, of all commands that hold a shepherd."""
+    add = parser.add_argument
+    add("--islands", type=int, metavar="N", help="as --workers, where a mesh is given")
+    add(
+        "--mesh",
+        metavar="tp=2,..",
+        help="instead of the experiment's: a worker is an island of so many devices",
+    )
+
+
+def with_islands(flags: Namespace) -> list[tuple[str, object]]:
+    """The changes of an experiment that its flags ask for, those of islands too.
+
+    Their number is that of workers from here on.
+    """
+    changes = list(flags.changes)
+    if flags.mesh is not None:
+        changes.append(("mesh", flags.mesh))
+    if flags.islands is not None:
+        if flags.workers is not None:
+            raise UsageError("--islands, --workers: an island is a worker; say one")
+        flags.workers = flags.islands
+    return changes
 
 
 def _change(text: str) -> tuple[str, object]:
@@ -283,6 +310,8 @@ def compiler_for(
             optimizer=optimizer_text(experiment),
             algorithm=algorithm_text(experiment),
             batch=in_graph_batch(experiment),
+            mesh=f"{WORKERS}=elastic,{experiment.mesh}" if experiment.mesh else None,
+            sharding=experiment.sharding,
             memory=experiment.memory,
             precision=experiment.precision,
             layers=experiment.layers,

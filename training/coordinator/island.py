@@ -5,11 +5,11 @@ say is said once all of them have, and as one: a state's digest is the hash of t
 digests of its parts, a round is prepared when every part is.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pcp.training.coordinator.island_formation import Rank
+from pcp.training.storage.island_parts import Digests, joined_digest
 from pcp.training.storage.ledger_state import Progress
 from pcp.training.wire.messages import (
     Computed,
@@ -23,16 +23,6 @@ from pcp.training.wire.messages import (
     RoundStart,
     Validated,
 )
-
-Digests = Sequence[str | None]
-
-
-def joined_digest(digests: Digests) -> str | None:
-    """Of a state, from those of its parts by coordinate; None if one is missing."""
-    if len(digests) == 1 or None in digests:
-        return digests[0] if len(digests) == 1 else None
-    lines = "".join(f"{at} {digest}\n" for at, digest in enumerate(digests))
-    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 class Island:

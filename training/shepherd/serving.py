@@ -10,6 +10,7 @@ from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import first_values, safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.checkpoint_resharding import reshard
+from pcp.training.storage.island_parts import IslandParts
 from pcp.training.storage.ledger import Ledger
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.storage.safetensors_io import Arrays
@@ -100,7 +101,8 @@ class Serving:
 
     def _check(self, saved: Checkpoint) -> None:
         expected = self._ledger.digest(saved.round)
-        if safetensors_io.digest(shared_of(saved)) != expected:
+        parts = IslandParts.read(saved.info.get("parts"))
+        if parts.digest(shared_of(saved)) != expected:
             raise StateMismatch(
                 f"the checkpoint of round {saved.round} in {self._folder.path} is not "
                 "the state the ledger committed"

@@ -1,9 +1,10 @@
 """The shepherd: sockets, disk and clock around a run's state machine.
 
-One loop over events (`pcp.training.shepherd.server`): each goes to `TrainingRun.step`,
-and the effects that it returns are carried out here, in their order. All decisions of a
-run are made there (`pcp.training.coordinator.training_run`). Tensors never pass
-through a shepherd.
+One loop over events (`pcp.training.shepherd.server`): each goes to `Islands.step`,
+which is around `TrainingRun.step`, and the effects that it returns are carried out
+here, in their order. All decisions of a run are made there
+(`pcp.training.coordinator.training_run`, `pcp.training.coordinator.islands`). Tensors
+never pass through a shepherd.
 """
 
 import hmac
@@ -37,6 +38,7 @@ from pcp.training.coordinator.events import (
     Tick,
     Written,
 )
+from pcp.training.coordinator.islands import Islands
 from pcp.training.coordinator.roster import Roster
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
@@ -104,6 +106,7 @@ class Shepherd:
             now=clock(),
         )
         self.training = TrainingRun(self.state)
+        self.islands = Islands(self.training, experiment.ranks)
         self._performers = self._performing()
         self._happened(Opened())
         self._key = write_control(folder.path, host, self.hub.port)
@@ -134,7 +137,7 @@ class Shepherd:
 
     def status(self) -> dict[str, Any]:
         """The status of the run, for a dashboard or `pcp status`."""
-        return self.training.status()
+        return self.islands.status()
 
     def log(self, text: str) -> None:
         """Tell the observers."""
@@ -217,7 +220,7 @@ class Shepherd:
         """Take a step, and do all that it asks for; answers are steps of their own."""
         events = deque([event])
         while events:
-            for effect in self.training.step(events.popleft(), self.now()):
+            for effect in self.islands.step(events.popleft(), self.now()):
                 answer = self._performers[type(effect)](effect)
                 if answer is not None:
                     events.append(answer)
@@ -295,6 +298,7 @@ class Shepherd:
         # No round begins meanwhile: a silent worker is as good as dead here too.
         silence = self.experiment.heartbeat_limit_seconds
         asked = (effect.addresses, effect.round, effect.digest, safe, silence)
+        parts = self._artifacts.parts
 
         def then(result: Checkpoint | Exception) -> None:
             if isinstance(result, Exception):
@@ -305,7 +309,7 @@ class Shepherd:
             nonfinite = result.info["nonfinite"]
             self._happened(Gathered(effect.round, effect.members, nonfinite))
 
-        self.hub.work(lambda: checkpointer.gather(*asked), then)
+        self.hub.work(lambda: checkpointer.gather(*asked, parts), then)
 
     def _write(self, effect: do.Write) -> None:
         checkpoint, keep = self._gathered, self.experiment.keep_checkpoints
