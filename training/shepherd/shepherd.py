@@ -90,7 +90,13 @@ class Shepherd:
         self.ledger = Ledger(folder.ledger)
         begin = self.ledger.progress.begin
         self._artifacts = Artifacts(compile_for, experiment, begin.get("data"))
-        self._serving = Serving(self.endpoint, folder, self.ledger, experiment)
+        self._serving = Serving(
+            self.endpoint,
+            folder,
+            self.ledger,
+            experiment,
+            lambda: self._artifacts.parts,
+        )
         self._gathered: Checkpoint | None = None
         self._kept: Round | None = None
         self._check: Callable[[], None] = lambda: None

@@ -14,6 +14,7 @@ last one; it is dropped. Anything else that is wrong is refused. The kinds:
     commit      a round is done: digest of the state, samples by worker
     checkpoint  the state of a committed round is on disk
     rewind      the state of later rounds is lost: back to a committed round
+    recut       the state is in the parts of another mesh: its digest as they have it
     order       what an operator asked for (`pcp.training.coordinator.operator_control`)
     end         the run is complete
 
@@ -156,11 +157,14 @@ class Ledger:
         self._bytes += len(line)
         self._count += 1
 
-    def digest(self, round_: int) -> str | None:
-        """Of the state after a committed round; None for another one."""
+    def digests(self, round_: int) -> tuple[str, ...]:
+        """Of the state after a committed round, in each mesh's parts; none of another.
+
+        The last is the one that counts.
+        """
         if 0 < round_ <= self.progress.history.since:
-            return self.whole_history().digest(round_)
-        return self.progress.history.digest(round_)
+            return self.whole_history().digests(round_)
+        return self.progress.history.digests(round_)
 
     def whole_history(self) -> History:
         """Every round one by one, as the file has them."""

@@ -246,7 +246,11 @@ class Worker:
         state.place(welcome.island, welcome.coordinate)
         if bundle and (moved or welcome.bundle != self._bundle):
             at = () if welcome.island is None else (welcome.coordinate,)
-            state.exchange(self._load(bundle, *at))
+            made = self._load(bundle, *at)
+            if state.loaded and made.parts.noted != state.trainer.parts.noted:
+                state.forget()  # what is held is in the parts of another mesh
+                self._link.again()
+            state.exchange(made)
             self._experiment = None
         experiment = parse(welcome.experiment, source="the shepherd's experiment")
         if experiment != self._experiment:
