@@ -1,8 +1,13 @@
 """The groups of a round: its members', with one shared state in it, and an island's.
 
 A rank of an island is in one group of the round, that of the ranks at its coordinate of
-all islands, and in groups inside its island, along the axes of the program's mesh.
-These outlive a change of the other islands.
+all islands, and in groups inside its island (`pcp.training.worker.island_groups`):
+
+    steps     for the inner steps: they outlive a change of the other islands
+    outside   for what follows on the exchange with others, and is made again with it
+
+An exchange may succeed at one coordinate and fail at another. A rank that has gone on
+from there must not meet one that comes again in calls that were for another attempt.
 """
 
 from collections.abc import Callable
@@ -10,23 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from pcp.errors import CollectiveAborted, RuntimeFault
+from pcp.errors import RuntimeFault
 from pcp.mesh import WORKERS
 from pcp.runtime import fetch_snapshot
-from pcp.runtime.program.mesh_groups import group_ranks
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import SHARED
 from pcp.training.wire.messages import Message, RoundStart
+from pcp.training.worker.island_groups import IslandGroups
 from pcp.training.worker.worker_state import WorkerState
 
 SILENCE_SECONDS = 10.0
 """A holder of a state that sends none of it for so long is taken for dead."""
-
-
-def _scope(axes: str) -> str:
-    """Where the epochs of an island's groups along these axes are compared."""
-    return f"island {axes}"
 
 
 class RoundGroup:
@@ -44,10 +44,8 @@ class RoundGroup:
         self._send, self._log = send, log
         self.timeout = 60.0
         self._comm: Any = None
-        self._inner: dict[str, Any] = {}
-        """The groups inside the island, by their axes."""
-        self._inner_epoch: int | None = None
-        self._forms_inside = False
+        self._steps = IslandGroups(state, endpoint, "steps of an island")
+        self._outside = IslandGroups(state, endpoint, "exchange of an island")
         self._counted = (0, 0)
         self._fetched = 0
         """Bytes of states that were fetched, and others sent, since the last report."""
@@ -58,33 +56,37 @@ class RoundGroup:
         self._endpoint.cancel(reason)
         if comm is not None and comm.epoch < epoch:
             comm.abort(reason)
+        self._outside.abandon(reason, epoch)
 
     def abandon_inside(self, epoch: int | None = None) -> None:
         """Stop exchanges of the island's groups before `epoch`; from any thread.
 
         Without an epoch of all: the island is to be formed anew, or to restore a state.
         """
-        held = self._inner_epoch
-        if held is None or (epoch is not None and held >= epoch):
-            return
         reason = "the ranks of the island begin anew"
-        for axes in list(self._inner):
-            self._endpoint.cancel(reason, scope=_scope(axes))
-        for group in list(self._inner.values()):
-            group.abort(reason)
+        self._steps.abandon(reason, epoch)
+        if epoch is None:
+            self._outside.abandon(reason)
 
     @property
     def groups(self) -> Any:
-        """What the program communicates in: the group, or of a rank those by axes."""
-        if self._inner_epoch is None:
+        """What inner steps communicate in: the group, or of a rank those by axes."""
+        return self._with(self._steps)
+
+    @property
+    def groups_outside(self) -> Any:
+        """What the outer step communicates in."""
+        return self._with(self._outside)
+
+    def _with(self, inside: IslandGroups) -> Any:
+        if inside.epoch is None:
             return self._comm
-        return {WORKERS: self._comm} | self._inner
+        return {WORKERS: self._comm} | inside.by_axes
 
     @property
     def failed_inside(self) -> bool:
         """Whether a group inside the island is broken, or could not be formed."""
-        broken = any(group.fault is not None for group in self._inner.values())
-        return self._forms_inside or broken
+        return self._steps.failed or self._outside.failed
 
     def agree(self, shared: Arrays, revision: int) -> None:
         """Ranks of the island that hold the same elements take those of the first.
@@ -92,24 +94,25 @@ class RoundGroup:
         Sums over other islands are made coordinate by coordinate, each in an order of
         its own, and floats added in another order differ.
         """
-        if self._inner_epoch is None:
+        if self._outside.epoch is None:
             return
         parts = self._state.trainer.parts
         for along, names in sorted(parts.copies(list(shared)).items()):
             held = {name: shared[name] for name in names}
-            self._inner[",".join(along)].param_sync(held, revision=revision, source=0)
+            group = self._outside.by_axes[",".join(along)]
+            group.param_sync(held, revision=revision, source=0)
             shared |= held
 
     def form(self, order: RoundStart) -> Any:
         """The communicator of the order's epoch, with one shared state in it."""
-        if order.island:
-            self._form_inside(order)
+        self._steps.form(order, order.inner_epoch, self.timeout)
         if self._comm is not None and self._comm.epoch == order.epoch:
             return self._comm
         self._leave()
         comm = self._endpoint.form(order.epoch, order.members, order.rank, self.timeout)
         comm.timeout = self.timeout
         self._comm, self._counted = comm, (0, 0)
+        self._outside.form(order, order.epoch, self.timeout)
         state, before = self._state, order.round - 1
         held = state.committed
         arrays = self._newest_state(order)
@@ -132,45 +135,13 @@ class RoundGroup:
     def close(self) -> None:
         """Leave all groups; exchanges under way are of a round that is given up."""
         self._leave()
-        self._leave_inside()
+        self._steps.close()
+        self._outside.close()
 
     def _leave(self) -> None:
         if self._comm is not None:
             self._comm.close(timeout=0)
             self._comm = None
-
-    def _leave_inside(self) -> None:
-        groups, self._inner, self._inner_epoch = self._inner, {}, None
-        self._forms_inside = False
-        for group in groups.values():
-            group.close(timeout=0)
-
-    def _form_inside(self, order: RoundStart) -> None:
-        """The groups of the island's ranks, of the order's inner epoch.
-
-        Those along axes that do not cut a tensor are there to keep its copies alike.
-        """
-        if self._inner_epoch == order.inner_epoch:
-            if self.failed_inside:
-                raise CollectiveAborted("the ranks of the island lost each other")
-            return
-        self._leave_inside()
-        trainer, at = self._state.trainer, self._state.coordinate
-        assert at is not None, "an order for an island is for a rank of it"
-        mesh = trainer.parts.mesh
-        self._inner_epoch, self._forms_inside = order.inner_epoch, True
-        for axes in trainer.axes_inside:
-            ranks = group_ranks(mesh, axes or tuple(mesh.axes), at)
-            name = ",".join(axes)
-            group = self._inner[name] = self._endpoint.form(
-                order.inner_epoch,
-                [order.island[r] for r in ranks],
-                ranks.index(at),
-                self.timeout,
-                scope=_scope(name),
-            )
-            group.timeout = self.timeout
-        self._forms_inside = False
 
     def _take(self, order: RoundStart, arrays: Arrays) -> None:
         """Hold the group's state from now on."""

@@ -248,7 +248,7 @@ class RoundRunner:
         """The outer step, made bit-identical, then reported as prepared."""
         began = time.monotonic() - self._state.trainer.waited
         weight = work.tokens * order.weight
-        candidate = self._state.trainer.outer(weight, self.group.groups)
+        candidate = self._state.trainer.outer(weight, self.group.groups_outside)
         # Members of different hardware round differently: rank 0's bits count.
         shared = shared_part(candidate)
         comm.param_sync(shared, revision=order.round, source=0)
