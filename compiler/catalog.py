@@ -54,6 +54,9 @@ PASSES: dict[str, str] = {
     ),
     "pcp-isolate-gathers": "pcp.passes.legalize.isolate_gathers:IsolateGathers",
     "pcp-isolate-sorts": "pcp.passes.legalize.devices.isolate_sorts:IsolateSorts",
+    "pcp-spread-scatters": (
+        "pcp.passes.legalize.devices.spread_scatters:SpreadScatters"
+    ),
     "pcp-unfold-transforms": (
         "pcp.passes.legalize.devices.unfold_transforms:UnfoldTransforms"
     ),

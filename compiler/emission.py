@@ -10,9 +10,9 @@ made of it; the cache goes by the text without.
 import io
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import cpu_count
 
 from pcp.compiler import catalog, iree
@@ -30,6 +30,8 @@ class TargetText:
 
     plain: str
     located: str
+    unscheduled: "Callable[[], TargetText] | None" = field(default=None, compare=False)
+    """Makes the text in which IREE chooses the tiles; None where it chooses now."""
 
 
 def emit_all(
@@ -93,7 +95,10 @@ def target_text(module: ir.Module, target: Target) -> TargetText:
     clone = copy(module)
     catalog.pipeline(f"builtin.module({','.join(steps)})").run(clone)
     operation = clone.operation
-    return TargetText(operation.get_asm(), operation.get_asm(enable_debug_info=True))
+    plain, located = operation.get_asm(), operation.get_asm(enable_debug_info=True)
+    if _TILES not in plain:
+        return TargetText(plain, located)
+    return TargetText(plain, located, lambda: target_text(module, target.unscheduled))
 
 
 def copy(module: ir.Module) -> ir.Module:
@@ -130,9 +135,7 @@ def compile_target(
         ) from error
 
 
-_SCHEDULE = re.compile(
-    r"\{compilation_info = #iree_codegen\.compilation_info<[^{}]*>\}"
-)
+_TILES = "#iree_codegen.compilation_info<"
 
 
 def _compile_last(
@@ -146,13 +149,12 @@ def _compile_last(
     try:
         return _compile_level(text, target, level, options, running)
     except iree.Failure as error:
-        plain, located = (_SCHEDULE.sub("", t) for t in (text.plain, text.located))
-        if plain == text.plain or isinstance(error, iree.LateImport):
+        if text.unscheduled is None or isinstance(error, iree.LateImport):
             raise
         options.report(
             f"{target.name}: IREE fails with these tiles ({error}); trying its own"
         )
-    return _compile_level(TargetText(plain, located), target, level, options, running)
+    return _compile_level(text.unscheduled(), target, level, options, running)
 
 
 def _compile_level(

@@ -11,7 +11,7 @@ A row says which compiler of IREE's, which driver runs the result, and IREE's
 flags. What the IR must say is in `passes/legalize/assign_target.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pcp.errors import ConfigError, nearest
 from pcp.passes.kernels.processors import vector_bits
@@ -37,11 +37,18 @@ class Target:
         return (*self.flags, f"--iree-input-demote-f64-to-f32={narrow}")
 
     @property
+    def unscheduled(self) -> "Target":
+        """The same target, with the tiles of all products left to IREE."""
+        passes = [p for p in self.passes if not p.startswith(_SCHEDULE)]
+        return replace(self, passes=tuple(passes))
+
+    @property
     def file_name(self) -> str:
         """The name with what file names do not like replaced."""
         return self.name.replace(":", "-")
 
 
+_SCHEDULE = "pcp-schedule-kernels"
 # Contractions for the caches: the step of a GPT of width 256 takes 13 % less.
 _CPU = ("pcp-split-contractions", "pcp-expand-doubles")
 
@@ -55,12 +62,16 @@ def _cpu(name: str, cpu: str) -> Target:
         "--iree-opt-const-eval=false",
     )
     bits = vector_bits(cpu)
-    schedule = (f"pcp-schedule-kernels{{vector={bits}}}",) if bits else ()
+    schedule = (f"{_SCHEDULE}{{vector={bits}}}",) if bits else ()
     return Target(name, "llvm-cpu", "local-task", flags, _CPU + schedule)
 
 
 # Their code generator tiles a scatter together with what makes its updates.
-_TILED = ("pcp-isolate-sorts", "pcp-isolate-conversions{of=scatters}")
+_TILED = (
+    "pcp-spread-scatters",
+    "pcp-isolate-sorts",
+    "pcp-isolate-conversions{of=scatters}",
+)
 
 
 def _cuda(name: str, flags: tuple[str, ...] = ()) -> Target:

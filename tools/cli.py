@@ -72,6 +72,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "check a run's samples; make its rounds again",
     ),
     "inspect": ("pcp.tools.commands.inspect", "what a bundle holds"),
+    "profile": (
+        "pcp.tools.commands.profile",
+        "where the time of a compiled function goes",
+    ),
     "doctor": (
         "pcp.tools.commands.doctor",
         "check the installation and say what to do",

@@ -43,13 +43,15 @@ FOREIGN: dict[str, tuple[set[str], set[str]]] = {
     "engines": ({"numpy", "torch"}, {"mpi4py"}),
     "tools": (
         {"numpy", "pydantic"},
-        {"iree", "jax", "ray", "rich", "torch", "torch_mlir", "yaml"},
+        {"iree", "jax", "matplotlib", "ray", "rich", "torch", "torch_mlir", "yaml"},
     ),
 }
 KNOWN_FOREIGN = set().union(*(a | b for a, b in FOREIGN.values()))
 BINDINGS = "dialect/bindings.py"
 # Code in JAX's own terms, which the rest of its room imports inside functions.
 IN_JAX = "frontends/linalg/"
+# The same in IREE's terms.
+IN_IREE = "tools/profile/"
 
 
 def rooms_imported_by(source: str) -> set[str]:
@@ -68,6 +70,8 @@ def broken_rules(room: str, path: str, source: str) -> list[str]:
     top, inside = FOREIGN[room]
     if path.startswith(IN_JAX):
         top = top | {"jax"}
+    if path.startswith(IN_IREE):
+        top = top | {"iree"}
     for module in sorted(imported(source)):
         base = module.split(".")[0]
         if module.startswith("."):

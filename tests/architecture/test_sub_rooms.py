@@ -64,7 +64,8 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tools": {
         "support": "",
         "pages": "support",
-        "commands": "support pages",
+        "profile": "",
+        "commands": "support pages profile",
         "launchers": "support commands",
         "start": "support",
         "runs": "support",

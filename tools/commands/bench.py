@@ -40,7 +40,7 @@ from pcp.tools.pages import topology_plot
 from pcp.tools.pages.bench_plot import svg
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.signals import in_order
-from pcp.training.process import parent_death
+from pcp.training.process.child_environment import child_environment
 
 if TYPE_CHECKING:
     from pcp.runtime.communicator.communicator import Communicator
@@ -124,7 +124,7 @@ def _first(argv: Sequence[str], flags: Namespace) -> None:
             for rank in range(1, flags.world):
                 place = ["--rank", str(rank), "--connect", meeting.address]
                 others.append(
-                    subprocess.Popen([*base, *place], env=parent_death.environment())
+                    subprocess.Popen([*base, *place], env=child_environment())
                 )
         found = _member(flags, meeting)
         failed = [other.args for other in others if other.wait(flags.timeout)]

@@ -5,7 +5,6 @@ pcp inspect model.pcp --ir program > program.mlir
 pcp inspect model.pcp --plan -o plan.html
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -23,10 +22,10 @@ from pcp.errors import ConfigError, UsageError
 from pcp.tools.pages import plan
 from pcp.tools.pages.plan import bytes_text as _bytes
 from pcp.tools.pages.plan_page import page
+from pcp.tools.profile import ptx
 from pcp.tools.support.command import Parser, run
 
 PROG = "pcp inspect"
-_PTX_TARGET = re.compile(rb"\.target (sm_[0-9a-z]+)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -191,8 +190,8 @@ def _modules(bundle: Bundle) -> Iterator[str]:
     yield "modules"
     for target, module in bundle.manifest.modules.items():
         content = bundle.members[module.file]
-        ptx = sorted({match.decode() for match in _PTX_TARGET.findall(content)})
-        code = f", PTX for {', '.join(ptx)}" if ptx else ""
+        found = ptx.chips(content)
+        code = f", PTX for {', '.join(found)}" if found else ""
         how = f"{module.backend}, runs on {module.driver}"
         yield f"  {target}  {how}, {_bytes(len(content))}{code}"
 

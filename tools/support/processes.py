@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 from pcp.errors import PcpError, RuntimeFault
 from pcp.tools.support.signals import at_once, on_signals
-from pcp.training.process import parent_death
+from pcp.training.process.child_environment import child_environment
 from pcp.training.process.supervisor import ended
 
 Process = subprocess.Popen[str]
@@ -25,11 +25,11 @@ Hear = Callable[[str], None]
 def start(command: Sequence[str], rank: int, address: str) -> Process:
     """`pcp <command> --rank R --connect ADDRESS`; its output is read.
 
-    It ends with this process (`parent_death`).
+    It ends with this process (`child_environment`).
     """
     line = [sys.executable, "-m", "pcp.tools.cli", *command]
     line += ["--rank", str(rank), "--connect", address]
-    environment = parent_death.environment({**os.environ, "PYTHONUNBUFFERED": "1"})
+    environment = child_environment({**os.environ, "PYTHONUNBUFFERED": "1"})
     return subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=environment)
 
 

@@ -1,6 +1,6 @@
 """A process that ends with the one that started it, however that one ends.
 
-A parent passes its process id on in `environment()`; a child calls `die_with_parent`
+A parent passes its process id on by `with_parent`; a child calls `die_with_parent`
 first of all.
 """
 
@@ -12,29 +12,22 @@ import threading
 import time
 from collections.abc import Mapping
 
-from pcp.training.process.huge_pages import with_huge_pages
-
 PARENT = "PCP_PARENT"
 """Environment variable with the process id of this one's parent."""
 
 _PR_SET_PDEATHSIG = 1
 
 
-def environment(values: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`values` (this process's own by default) for a child that is to end with us.
-
-    Its heap has huge pages.
-    Start it from a thread that lives as long: Linux counts that as the parent.
-    """
-    given = with_huge_pages(os.environ if values is None else values)
-    return {**given, PARENT: str(os.getpid())}
+def with_parent(values: Mapping[str, str]) -> dict[str, str]:
+    """An environment that says this process is the parent."""
+    return {**values, PARENT: str(os.getpid())}
 
 
 def die_with_parent() -> None:
     """End this process by SIGKILL when the one that started it is gone.
 
     On Linux the kernel sees to it; elsewhere a thread looks twice a second. Nothing
-    happens in a process that was not started with `environment`.
+    happens in a process that was not started `with_parent`.
     """
     parent = os.environ.pop(PARENT, None)
     if parent is None or not parent.isdecimal():

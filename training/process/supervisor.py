@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pcp.errors import RuntimeFault
-from pcp.training.process import parent_death
+from pcp.training.process.child_environment import child_environment
 
 HOPELESS = 3
 """Exit code of a child that would fail in the same way if it was started again."""
@@ -70,7 +70,7 @@ def spawner(environment: Mapping[str, str] | None = None, **options) -> Spawn:
     """Starts real processes, which end with this one if they `die_with_parent`."""
 
     def spawn(command: Sequence[str]) -> Child:
-        values = parent_death.environment(environment)
+        values = child_environment(environment)
         return subprocess.Popen(command, env=values, **options)
 
     return spawn

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pcp.training.process.child_environment import child_environment
 from pcp.training.process.huge_pages import VARIABLE, with_huge_pages
-from pcp.training.process.parent_death import environment
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_what_a_child_is_told(said: dict[str, str], wanted: str | None) -> None:
 
 
 def test_a_child_that_ends_with_us_has_them() -> None:
-    assert "hugetlb=1" in environment({})[VARIABLE]
+    assert "hugetlb=1" in child_environment({})[VARIABLE]
 
 
 _BLOCK = """

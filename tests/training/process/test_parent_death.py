@@ -8,7 +8,7 @@ import sys
 from helpers.servers.processes import alive
 from helpers.worlds.communicators import eventually
 
-from pcp.training.process.parent_death import PARENT, environment
+from pcp.training.process.parent_death import PARENT, with_parent
 
 _CHILD = """
 import os, time
@@ -18,9 +18,9 @@ print(os.getpid(), PARENT in os.environ, flush=True)
 time.sleep(60)
 """
 _PARENT = """
-import subprocess, sys, time
-from pcp.training.process.parent_death import environment
-subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=environment())
+import os, subprocess, sys, time
+from pcp.training.process.parent_death import with_parent
+subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=with_parent(os.environ))
 time.sleep(60)
 """
 
@@ -38,7 +38,7 @@ def test_a_child_ends_with_a_killed_parent() -> None:
 
 
 def test_a_child_whose_parent_is_gone_already() -> None:
-    values = environment() | {PARENT: str(os.getpid() + 1)}
+    values = with_parent(os.environ) | {PARENT: str(os.getpid() + 1)}
     child = subprocess.run([sys.executable, "-c", _CHILD], env=values, timeout=60)
     assert child.returncode == -signal.SIGKILL
 

@@ -1,0 +1,1 @@
+"""Where the time of a compiled function goes, dispatch by dispatch."""

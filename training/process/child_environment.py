@@ -1,0 +1,16 @@
+"""The environment of a process that pcp starts."""
+
+import os
+from collections.abc import Mapping
+
+from pcp.training.process.huge_pages import with_huge_pages
+from pcp.training.process.parent_death import with_parent
+
+
+def child_environment(values: Mapping[str, str] | None = None) -> dict[str, str]:
+    """`values` (this process's own by default) for a child.
+
+    Its heap has huge pages, and it ends with us if it calls `die_with_parent`. Start it
+    from a thread that lives as long: Linux counts that as the parent.
+    """
+    return with_parent(with_huge_pages(os.environ if values is None else values))
