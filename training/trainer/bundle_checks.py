@@ -39,10 +39,10 @@ def _check_island(manifest: Manifest, plan: TrainingPlan) -> None:
             "`pcp run --steps`"
         )
     if plan.synchronize == "asynchronous" or plan.in_pairs or plan.in_background:
-        kind = manifest.algorithm.kind if manifest.algorithm else "its algorithm"
         raise BundleError(
-            f"the bundle's program is spread over {axes}, and {kind} is for whole "
-            "workers; take ddp, diloco or average, or compile it without --mesh"
+            f"the bundle's program is spread over {axes}, and its algorithm exchanges "
+            "in pairs, beside the inner steps or on own clocks, which islands do not; "
+            "take ddp, diloco or average, or compile it without --mesh"
         )
 
 
