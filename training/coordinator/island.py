@@ -114,7 +114,7 @@ class Island:
         at = (said[0].round, said[0].epoch)
         self.parts = {k: v for k, v in self.parts.items() if k[0] >= at[0]}
         self.parts[at] = [message.digest for message in said]
-        return _prepared(said)
+        return joined_prepared(said)
 
     # What its ranks say ---------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class Island:
             return None
         del self._said[key]
         whole = [said[at] for at in range(len(self.ranks))]
-        return self._note(whole) if join is _prepared else join(whole)
+        return self._note(whole) if join is joined_prepared else join(whole)
 
 
 def _digest_of(hello: Hello, round_: int) -> str | None:
@@ -179,7 +179,7 @@ def _subject(message: Any) -> tuple[int, ...]:
     return tuple(getattr(message, key, -1) for key in ("round", "epoch"))
 
 
-def _prepared(said: Sequence[Any]) -> Prepared:
+def joined_prepared(said: Sequence[Any]) -> Prepared:
     """Losses and steps are the island's on each rank; times the longest, bytes all."""
     most = ("compute_seconds", "exchange_seconds", "data_wait_seconds")
     alls = ("bytes_sent", "bytes_received", "processor_seconds")
@@ -201,7 +201,7 @@ def _first(said: Sequence[Any]) -> Message:
 
 _JOINED: Mapping[type[Message], Any] = {
     Computed: _first,
-    Prepared: _prepared,
+    Prepared: joined_prepared,
     Ready: _ready,
     Validated: _first,
 }
