@@ -2,10 +2,13 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# Processes of tests. Four tenths of a process's time is waiting for what it started, so
+# three keep two cores busy.
+TESTERS ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lit check format docs bench clean
+.PHONY: help demo test test-full lit check format docs docs-site guide bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -29,10 +32,10 @@ $(VENV)/.dev: $(VENV)/.python pyproject.toml
 demo: $(VENV)/.train ## train a small GPT with two workers (about three minutes)
 	$(BIN)/pcp train examples/demo.json --workers 2
 
-test: $(VENV)/.dev ## lint, lit and unit tests (for 2 cores; the second time compiles nothing)
+test: $(VENV)/.dev ## lint, lit and unit tests (TESTERS=3 processes, for 2 cores; the second time compiles nothing)
 	$(BIN)/ruff check .
 	$(BIN)/lit -q lit_tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal
 
 test-full: $(VENV)/.dev ## the same with the slow, exhaustive suites
 	$(BIN)/ruff check .
@@ -51,8 +54,15 @@ format: $(VENV)/.dev ## format the sources
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/.dev ## regenerate docs/passes.md, dialect.md, derivatives.md, accuracy.md
+docs: $(VENV)/.dev ## regenerate the pages and the pictures that the code makes
 	$(BIN)/python -m pcp.tools.pages.docs
+	$(BIN)/python -m pcp.tools.pages.guide_pictures
+
+docs-site: $(VENV)/.dev ## the documentation as a site, in build/site
+	$(BIN)/mkdocs build --strict
+
+guide: $(VENV)/.dev ## run every block and every exercise of the guide
+	$(BIN)/python -m pytest tests/test_documents.py tests/tools/guide -k guide -m 'slow or not slow'
 
 bench: $(VENV)/.dev ## the training step against JAX and PyTorch
 	$(BIN)/python benchmarks/step.py

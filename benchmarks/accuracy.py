@@ -3,6 +3,8 @@
     python benchmarks/accuracy.py --only sine,erf --types f32 --targets cpu:host
     python benchmarks/accuracy.py --exhaustive --only tanh --keep found.jsonl
     python benchmarks/accuracy.py --keep benchmarks/accuracy.jsonl
+    python benchmarks/accuracy.py --types 'complex<f32>,complex<f64>' \\
+        --keep benchmarks/accuracy.jsonl
     python -m pcp.tools.pages.docs
 
 A line for each op, type and target: the largest error in each interval that
@@ -20,19 +22,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from helpers.accuracy import complexes  # noqa: E402
 from helpers.accuracy.errors import counted, suspects  # noqa: E402
 from helpers.accuracy.exact import BINARY, EVEN, ODD  # noqa: E402
 from helpers.accuracy.points import TYPES, operands  # noqa: E402
 from helpers.accuracy.programs import function_name, lowered, text  # noqa: E402
 from helpers.servers import compile_cache  # noqa: E402
 
+from pcp.compiler.emission import target_text  # noqa: E402
 from pcp.compiler.targets import find  # noqa: E402
+from pcp.dialect.context import parse  # noqa: E402
 from pcp.passes.legalize.functions.accuracy import CLAIMS, claims_of  # noqa: E402
 
 CHUNK = 1 << 22
@@ -168,8 +174,34 @@ def main() -> None:
     compile_cache.install(ROOT / ".pytest_cache" / "pcp")
     kept = Kept(flags.keep)
     for element, target in product(flags.types.split(","), flags.targets.split(",")):
+        if element in complexes.TYPES:
+            of_complex(element, target, flags.samples, kept)
+            continue
         for line, seconds in lines(element, target, flags, kept):
             print(json.dumps(line), f"{seconds:.0f} s", flush=True)
+
+
+def of_complex(element: str, target: str, count: int, kept: Kept) -> None:
+    """The errors of functions of complex numbers, over all sizes of operands."""
+    import iree.runtime as rt
+
+    row = find(target)
+    flags = (f"--iree-hal-target-backends={row.backend}", *row.all_flags)
+    text_ = target_text(parse(complexes.program(element, count)), row).plain
+    content = compile_cache.compile_text(text_, flags, timeout=600)
+    module: Any = rt.load_vm_flatbuffer(content, driver="local-sync")
+    for op in complexes.FUNCTIONS:
+        worst = (-1.0, [0.0, 0.0])
+        for size in complexes.SIZES[element]:
+            z = complexes.points(element, size, count)
+            found = complexes.errors(op, z, np.array(module[op](z).to_host()))
+            place = int(np.argmax(found))
+            where = [float(z[place].real), float(z[place].imag)]
+            worst = max(worst, (round(float(found[place]), 3), where))
+        line = {"op": op, "type": element, "target": target, "measured": "some"}
+        line |= {"points": count, "worst": {"": list(worst)}}
+        kept.put(line)
+        print(json.dumps(line), flush=True)
 
 
 def lines(

@@ -31,6 +31,7 @@ from torture_comparison import (
     TOLERANCES,
     Comparison,
     difference,
+    unstable,
 )
 
 import pcp
@@ -123,9 +124,10 @@ def _of_harness(harness: Any, name: str) -> Program:
     except Exception as error:
         raise NotForJax(f"{type(error).__name__}: {str(error)[:200]}") from error
     group = harness.group_name
-    return of_jax(
-        harness.dyn_fun, args, compare=FACTORIZED.get(group), sums=group in SUMS
-    )
+    compare = FACTORIZED.get(group)
+    if group == "sort" and not harness.params["is_stable"]:
+        compare = unstable(harness.params["dimension"], harness.params["num_keys"])
+    return of_jax(harness.dyn_fun, args, compare=compare, sums=group in SUMS)
 
 
 # --- JAX's table of functions ---

@@ -41,10 +41,16 @@ COMMON_FLAGS = (
 # reference slot 0 is out range". So buffers are named where a command is recorded; a
 # scan of 200 small steps takes the same 3.4 ms either way. What is made of constants
 # alone comes to the same end where a loop starts from it (`jax.random.uniform` in f16
-# of a constant key), so in such programs it is computed where it stands. With complex
-# numbers it is hoisted: IREE gets into a circle otherwise (QR of complex64).
+# of a constant key), so in such programs it is computed where it stands.
 DIRECT = ("--iree-hal-indirect-command-buffers=false",)
 IN_PLACE = ("--iree-opt-const-expr-hoisting=false",)
+
+# IREE makes one dispatch of two values of which a loop reads one and ops before the
+# loop, in their turn, the other: it finds no order then ("circular dependency"; QR of
+# complex64, the gradient of the exponential integral). Where it says so, what several
+# ops read is made apart, which costs a dispatch or two and changes no number.
+APART = ("--iree-dispatch-creation-fuse-multi-use=false",)
+_CIRCLE = "circular dependency"
 _BRANCHES = re.compile(r"\bstablehlo\.(while|case|if)\b")
 
 
@@ -52,7 +58,7 @@ def common_flags(text: str) -> tuple[str, ...]:
     """The flags that a program is compiled with for every target."""
     if not _BRANCHES.search(text):
         return COMMON_FLAGS
-    return COMMON_FLAGS + DIRECT + (() if "complex<" in text else IN_PLACE)
+    return COMMON_FLAGS + DIRECT + IN_PLACE
 
 
 _ERROR = re.compile(r"^((?P<where>.+?:\d+:\d+|[^:\s]+): )?error: (?P<what>.*)$")
@@ -161,12 +167,24 @@ def compile_text(
     `CompileError` when it took too long.
     """
     running = running or Running()
+    every = (*common_flags(text), *flags)
+    try:
+        return _compiled(text, every, timeout, running)
+    except Failure as error:
+        if _CIRCLE not in error.what:
+            raise
+    return _compiled(text, (*every, *APART), timeout, running)
+
+
+def _compiled(
+    text: str, flags: Sequence[str], timeout: float, running: Running
+) -> bytes:
     with tempfile.TemporaryDirectory(prefix="pcp-compile-") as folder:
         # The source's name ends up in the module: the same one each time.
         source, output = Path(folder, "module.mlir"), Path(folder, "module.vmfb")
         source.write_text(text)
         command = [str(binary()), source.name, "-o", output.name]
-        command += [*common_flags(text), *flags]
+        command += flags
         dumps = Path(folder, "functions") if fences.calls_imports(text) else None
         command += fences.flags(dumps) if dumps else []
         code, stderr = _run(command, folder, timeout, running)

@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from pcp import outside
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import ConfigError, nearest
@@ -44,7 +45,7 @@ class Rules:
     def read(cls, path: Path) -> "Rules":
         """Read a file; raises `ConfigError` with the path and what is wrong."""
         try:
-            content = json.loads(path.read_text(), object_pairs_hook=_once)
+            content = json.loads(outside.read_bytes(path), object_pairs_hook=_once)
         except OSError as error:
             raise ConfigError(
                 f"{path}: cannot read the shardings: {error.strerror}"

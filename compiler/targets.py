@@ -50,7 +50,12 @@ class Target:
 
 _SCHEDULE = "pcp-schedule-kernels"
 # Contractions for the caches: the step of a GPT of width 256 takes 13 % less.
-_CPU = ("pcp-split-contractions", "pcp-expand-doubles")
+_CPU = (
+    "pcp-split-contractions",
+    "pcp-expand-doubles",
+    # Else the converted updates of a scatter lie whole on its kernel's stack.
+    "pcp-isolate-conversions{of=scatters}",
+)
 
 
 def _cpu(name: str, cpu: str) -> Target:

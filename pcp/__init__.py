@@ -35,8 +35,10 @@ if TYPE_CHECKING:
         load,
         load_extension,
         run_passes,
+        train,
     )
     from pcp.tools.extension import Extension
+    from pcp.training.observe.callbacks import Callbacks
     from pcp.training.storage.adapter_files import save_adapter
 
 __version__ = VERSION
@@ -45,6 +47,7 @@ __all__ = [
     "Adafactor",
     "AdamW",
     "Bundle",
+    "Callbacks",
     "Communicator",
     "Extension",
     "Lion",
@@ -65,6 +68,7 @@ __all__ = [
     "load_extension",
     "run_passes",
     "save_adapter",
+    "train",
 ]
 
 _HOMES = {
@@ -72,6 +76,7 @@ _HOMES = {
     "Adafactor": "pcp.passes.training.optimizers.spec",
     "AdamW": "pcp.passes.training.optimizers.spec",
     "Bundle": "pcp.bundle",
+    "Callbacks": "pcp.training.observe.callbacks",
     "Communicator": "pcp.runtime.communicator.communicator",
     "Extension": "pcp.tools.extension",
     "Lion": "pcp.passes.training.optimizers.spec",
@@ -92,6 +97,7 @@ _HOMES = {
     "load_extension": "pcp.tools.api",
     "run_passes": "pcp.tools.api",
     "save_adapter": "pcp.training.storage.adapter_files",
+    "train": "pcp.tools.api",
 }
 
 __getattr__ = opened(__name__, _HOMES)

@@ -17,7 +17,6 @@ fields are in `pcp.manifest`.
 
 import hashlib
 import io
-import json
 import os
 import re
 import tempfile
@@ -29,7 +28,7 @@ from typing import Self
 
 from pydantic import ValidationError
 
-from pcp import strict_json
+from pcp import outside, strict_json
 from pcp.errors import BundleError
 from pcp.manifest import (
     DTYPE_BITS,
@@ -185,7 +184,7 @@ class Bundle:
     def read(cls, path: str | Path) -> Self:
         """Read and check a file."""
         try:
-            content = Path(path).read_bytes()
+            content = outside.read_bytes(path)
         except OSError as error:
             raise BundleError(
                 f"{path}: cannot read the bundle: {error.strerror}"
@@ -283,7 +282,7 @@ def _read_manifest(
         raise BundleError(f"{source}: a manifest of {entry.file_size} bytes")
     content = archive.read(entry)
     try:
-        raw = json.loads(content)
+        raw = strict_json.parse(content)
     except ValueError as error:
         raise BundleError(f"{source}: damaged manifest: {error}") from error
     _check_version(raw, source)

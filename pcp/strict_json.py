@@ -25,6 +25,14 @@ def dumps(values: Any, **layout: Any) -> str:
         return json.dumps(_spelt(values), allow_nan=False, **layout)
 
 
+def parse(raw: bytes | str) -> Any:
+    """What JSON says; `ValueError` for anything else, and for JSON that is too deep."""
+    try:
+        return json.loads(raw)
+    except RecursionError:
+        raise ValueError("lists and objects too deep in each other") from None
+
+
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 
 

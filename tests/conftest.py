@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from helpers.servers import compile_cache
+from helpers.servers.costs import Costs
 from helpers.servers.interpreter import Interpreter
 from helpers.servers.iree_server import Iree
 from helpers.servers.vulkan import Vulkan
@@ -15,8 +16,16 @@ LARGE = 3 << 29
 """Bytes of a process of tests from which on JAX forgets what it has compiled."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--costs`, or `--costs=FILE`."""
+    text = "say what each file of tests costs, in full in a file if one is named"
+    parser.addoption("--costs", nargs="?", const="-", metavar="FILE", help=text)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """A program that was compiled is not compiled again, in this run or the next."""
+    if file := config.getoption("--costs"):
+        config.pluginmanager.register(Costs(file))
     folder = config.rootpath / ".pytest_cache" / "pcp"
     if not hasattr(config, "workerinput"):
         compile_cache.tidy(folder)

@@ -3,7 +3,8 @@
 A new block is run by its language, in a folder that looks like the clone. What cannot
 run so stands in `INSTEAD`, with the reason and with what is checked in its place. The
 blocks of a page in `IN_ORDER` run one after the other in one folder, and a `text` block
-of it is what the block above prints.
+of it is what the block above prints. Of a page in `LONG` that is slow; before, its
+commands are parsed and its Python is compiled.
 """
 
 import json
@@ -19,17 +20,39 @@ from pathlib import Path
 
 import pytest
 from helpers.repository.commands import check, commands
-from helpers.repository.markdown import Block, all_blocks, blocks_of
+from helpers.repository.installation import PROJECT
+from helpers.repository.markdown import all_blocks
 from helpers.repository.mlir_fragments import ELLIPSIS, problem, unknown_ops
+from helpers.repository.page_in_order import run_page
 from helpers.repository.sources import ROOT
 
 from pcp.compiler.cluster import Cluster
 from pcp.compiler.sharding_file import Rules
 from pcp.errors import ConfigError
 from pcp.runtime.group.coordinator import Coordinator
+from pcp.tools.pages.fences import Block, blocks_of
+from pcp.training.config.experiment import parse
 
 BLOCKS = all_blocks()
-IN_ORDER = ("docs/anatomy.md",)
+#: Pages that take seconds of a processor, and why.
+LONG = {
+    "docs/guide/10-homes.md": "it trains, and makes a run again",
+    "docs/tutorials/a-worker-dies.md": "it trains twice",
+    "docs/tutorials/jax.md": "JAX is imported",
+    "docs/tutorials/pytorch.md": "torch is imported, and it trains",
+    "docs/tutorials/spread-a-model.md": "four processes",
+    "docs/tutorials/two-machines.md": "it trains",
+}
+IN_ORDER = (
+    "docs/anatomy.md",
+    *sorted(
+        {
+            block.file
+            for block in BLOCKS
+            if re.match(r"docs/(guide/\d|tutorials/)", block.file)
+        }
+    ),
+)
 LINES = 300  # of an anatomy that a newcomer runs
 LIMIT_S = 1500  # of the long ones; pytest's own limit ends the others
 DRAWN = set("─│┌┐└┘├┤┬┴►◄▲▼")
@@ -86,15 +109,20 @@ BY_LANGUAGE: dict[str, Callable[[Block, Path], object]] = {
 }
 
 
-def _run(command: list[str], folder: Path) -> str:
-    """What the command printed; a failure fails the test with it."""
+def _variables() -> dict[str, str]:
+    """Those of a shell that finds this pcp."""
     bin_ = Path(sys.executable).parent
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    variables = {"PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": path}
+    ours = {"PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": path}
+    return os.environ | ours
+
+
+def _run(command: list[str], folder: Path) -> str:
+    """What the command printed; a failure fails the test with it."""
     done = subprocess.run(
         command,
         cwd=folder,
-        env=os.environ | variables,
+        env=_variables(),
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -195,6 +223,15 @@ def sharding_file(block: Block, folder: Path) -> None:
     assert Rules.read(folder / "rules.json").tensors
 
 
+def of_a_folder(block: Block, folder: Path) -> None:
+    """An experiment that lacks its model alone, which --hf brings."""
+    given = json.loads(block.text)
+    assert parse({**given, "model_path": "m"}).outer_loop_steps
+    for key in given:
+        with pytest.raises(ConfigError, match=f"{key}: Field required"):
+            parse({k: v for k, v in given.items() if k != key} | {"model_path": "m"})
+
+
 def cluster_file(block: Block, folder: Path) -> None:
     """Read, and the least: without any of its keys it is refused or ambiguous."""
     (folder / "cluster.json").write_text(block.text)
@@ -253,6 +290,8 @@ INSTEAD = (
     Instead(TOUR, "Communicator.join", "it needs a coordinator", among_members),
     Instead("docs/exporting.md", "my_model.py", "a file is the user's", with_its_model),
     Instead("docs/extending.md", "EXTENSION =", "the end of a file", of_the_example),
+    Instead("docs/exporting.md", '"my.txt"', "a file that pcp reads", of_a_folder),
+    Instead("docs/training.md", '"my.txt"', "a file that pcp reads", of_a_folder),
     Instead(RULES, "Elementwise(", "a table's entry", entries_of(CHAPTER)),
     Instead(RULES, "Case(", "entries", entries_of("helpers.cases.elementwise")),
     Instead(RULES, 'register("mine.square', "rules are the user's", rule_from_outside),
@@ -290,14 +329,51 @@ def test_a_block_works(block: Block, folder: Path) -> None:
     (other.check if other else BY_LANGUAGE[block.language])(block, folder)
 
 
-@pytest.mark.parametrize("file", IN_ORDER)
+def page(file: str) -> list[Block]:
+    """Its blocks, in order."""
+    return [one for one in BLOCKS if one.file == file]
+
+
+@pytest.mark.parametrize("file", [one for one in IN_ORDER if one not in LONG])
 def test_a_page_works_from_top_to_bottom(file: str, folder: Path) -> None:
+    works_in_order(page(file), folder)
+
+
+def works_in_order(blocks: list[Block], folder: Path) -> None:
+    """All of them run, and print what stands below them."""
+    ran = dict(run_page(blocks, folder, _variables(), LIMIT_S))
     output = ""
-    for block in (one for one in BLOCKS if one.file == file):
-        if block.language == "text":
+    for block in blocks:
+        if block in ran:
+            output = ran[block]
+        elif block.language == "text":
             is_printed(block, output)
         else:
-            output = RUN[block.language](block, folder)
+            BY_LANGUAGE[block.language](block, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", LONG)
+def test_a_long_page_works_from_top_to_bottom(file: str, folder: Path) -> None:
+    works_in_order(page(file), folder)
+
+
+@pytest.mark.parametrize("file", LONG)
+def test_a_long_page_is_understood(file: str) -> None:
+    """Every command of ours is parsed by its parser, and every program compiles."""
+    blocks = [one for one in page(file) if one.language in RUN]
+    assert blocks
+    for block in blocks:
+        if block.language == "python":
+            compile(block.text, str(block), "exec")
+        elif not block.title:
+            for words in commands(block.text):
+                if words[0] in PROJECT["scripts"]:
+                    check(words)
+
+
+def test_long_pages_are_there() -> None:
+    assert {*LONG} <= {*IN_ORDER}
 
 
 def test_the_anatomy_is_short() -> None:
@@ -409,5 +485,7 @@ def test_fences() -> None:
     text = "a\n\n```bash\nx\n```\n\n* b\n\n  ```python\n  y\n  ```\n````\n```\n````\n"
     found = [(b.line, b.language, b.text) for b in blocks_of("f", text)]
     assert found == [(3, "bash", "x\n"), (9, "python", "  y\n"), (12, "", "```\n")]
-    with pytest.raises(AssertionError, match="never closed"):
+    (titled,) = blocks_of("f", '```python title="a/b.py"\nx\n```\n')
+    assert (titled.title, titled.text) == ("a/b.py", "x\n")
+    with pytest.raises(ConfigError, match="never closed"):
         list(blocks_of("f", "```\nx\n"))

@@ -24,14 +24,19 @@ from pcp.frontends import jax as jax_frontend
 from pcp.frontends import jax_models, stablehlo
 from pcp.frontends import optax as optax_frontend
 from pcp.frontends import torch as torch_frontend
+from pcp.frontends.decoders import families, program
 from pcp.passes.core.base import Observer
 from pcp.passes.training.optimizers import spec as optimizers
 from pcp.passes.training.optimizers.spec import Imported
 from pcp.tools import extension
 from pcp.tools.support import optax_optimizer
+from pcp.training.config.experiment import given
 
 if TYPE_CHECKING:
     import torch
+
+    from pcp.tools.commands.train import Trained
+    from pcp.training.observe.callbacks import Callbacks
 
 extension.load_installed()
 
@@ -43,6 +48,33 @@ def load_extension(path: str | Path) -> extension.Extension:
 
 #: Options of `compile` that are paths.
 PATHS = frozenset({"cache", "keep_ir", "cluster"})
+
+
+def train(
+    experiment: str | Path | Mapping[str, Any],
+    *,
+    workers: int | None = None,
+    callbacks: Sequence["Callbacks"] = (),
+    run: str | Path | None = None,
+    resume: bool = False,
+) -> "Trained":
+    """Train on this machine, as `pcp train` does; returns when the run has ended.
+
+    `experiment` is a file, or its keys with paths from the current folder; `run` is the
+    run's folder, in place of a new one. `callbacks` hear of rounds, validations and
+    checkpoints. A bad experiment is a `ConfigError`.
+    """
+    from pcp.tools.commands.train import Place
+    from pcp.tools.commands.train import train as train_here
+    from pcp.tools.support import training_job
+
+    if isinstance(experiment, Mapping):
+        told = training_job.checked(given(experiment), "experiment")
+    else:
+        told = training_job.read_experiment(str(experiment))
+    where = None if run is None else str(run)
+    place = Place(workers)
+    return train_here(told, place, callbacks, resume=resume, where=where)
 
 
 def load(path: str | Path) -> ir.Module:
@@ -77,6 +109,8 @@ def from_hf(
     batch_size: int = 1,
     block_size: int = 32,
     result: int | str | None = None,
+    phases: Sequence[str] = (),
+    context: int | Sequence[int] = 0,
     **inputs: Any,
 ) -> ir.Module:
     """Export the model of a folder that transformers' `save_pretrained` wrote.
@@ -86,12 +120,25 @@ def from_hf(
     tensors given by name come beside them or in their place, and None leaves one out.
     No weights are read: name the folder's as `pcp export --hf DIR --weights FILE`
     writes them, or else a run starts anew.
+
+    With `phases`, as `["prefill:32", "decode:1,4"]`, the program is one to serve:
+    functions `prefill_32_256`, ... over a cache of `context` positions, made of
+    config.json alone, without torch. Several contexts give functions for each.
     """
+    if phases:
+        return _decoder(folder, phases, context)
     from pcp.frontends.huggingface.exported import export
     from pcp.frontends.huggingface.tasks import Size
 
     size = Size(batch_size, block_size)
     return export(folder, task, size, result, inputs).module
+
+
+def _decoder(
+    folder: str | Path, wanted: Sequence[str], context: int | Sequence[int]
+) -> ir.Module:
+    contexts = [context] if isinstance(context, int) else list(context)
+    return program.build(families.read(folder), program.phases(wanted, contexts))
 
 
 def from_jax(

@@ -18,6 +18,7 @@ from pcp.tools.support.command import run
 from pcp.version import VERSION
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "guide": ("pcp.tools.guide.guide", "learn how it works: chapters, exercises"),
     "init": (
         "pcp.tools.start.init",
         "a folder with an experiment to begin with",
@@ -40,6 +41,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "pcp.tools.commands.run",
         "run one function of a bundle, spread over its mesh",
     ),
+    "serve-rank": (
+        "pcp.tools.serving.serve_rank",
+        "one rank of a model that is served over several",
+    ),
+    "shard": (
+        "pcp.tools.serving.shard",
+        "a model's weights cut for the ranks that will serve it",
+    ),
     "plan": (
         "pcp.tools.commands.planner",
         "which mesh and layouts suit a cluster, and why",
@@ -50,9 +59,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "bench": (
         "pcp.tools.commands.bench",
-        "how fast collectives and the network are here",
+        "how fast collectives, the network or a server are",
     ),
     "export": ("pcp.tools.commands.export", "a PyTorch or JAX model to model.mlir"),
+    "chat": ("pcp.tools.serving.chat", "talk to a served model"),
+    "serve": ("pcp.tools.serving.serve", "a model behind OpenAI's API"),
     "runs": ("pcp.tools.runs.listing", "the runs of a folder, live and finished"),
     "show": ("pcp.tools.runs.show", "one run from its folder"),
     "compare": ("pcp.tools.runs.compare", "runs side by side, and what differs"),
@@ -67,6 +78,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "pcp.tools.commands.control",
         "pause, cancel, drain a worker, change H",
     ),
+    "keys": ("pcp.tools.commands.keys", "identities, and who may be what in a run"),
     "ledger": (
         "pcp.tools.commands.ledger",
         "check a run's samples; make its rounds again",

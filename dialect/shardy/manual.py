@@ -12,11 +12,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from pcp.dialect import collectives
+from pcp.dialect import collectives, hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.inlining import CALL, erase_uncalled, inline_inside, inside
 
@@ -108,7 +109,8 @@ def collectives_in(op: ir.Operation) -> list[ir.Operation]:
 
 def knows_members(op: ir.Operation) -> bool:
     """Whether something in `op` knows of other members, or which one it is on."""
-    return any(inner.name in (*CONVERSIONS, PLACE) for inner in inside(op))
+    known = {*CONVERSIONS, *CONVERTED, PLACE}
+    return any(inner.name in known for inner in inside(op))
 
 
 def names(text: str) -> set[str]:
@@ -117,8 +119,55 @@ def names(text: str) -> set[str]:
 
 
 def is_nested(op: ir.Operation) -> bool:
-    """Whether a member's own program stands in `op` already."""
-    return any(inner.name == "pcp.to_part" for inner in inside(op))
+    """Whether the op stands in the body of another shard_map."""
+    around = op.parent
+    while around is not None and around.name != MANUAL:
+        around = around.operation.parent
+    return around is not None
+
+
+# --- a shard_map in another, whose axes values of the outer one are alike along ---
+
+
+def own_part(value: ir.Value, dims: Sequence[Sequence[str]], axes: Axes) -> ir.Value:
+    """What this member has of a value, by the axes that cut each dimension."""
+    counts = [prod(axes.sizes[a] for a in along) for along in dims]
+    sizes = [n // c for n, c in zip(hlo.shape_of(value), counts, strict=True)]
+    i32 = hlo.tensor((), ir.IntegerType.get_signless(32))
+    starts = [
+        hlo.multiply(_place_along(along, axes), hlo.constant(size, i32))
+        for along, size in zip(dims, sizes, strict=True)
+    ]
+    return hlo.dynamic_slice(value, starts, sizes)
+
+
+def _place_along(along: Sequence[str], axes: Axes) -> ir.Value:
+    """This member's number among those that differ along the axes, major first."""
+    i32 = ir.IntegerType.get_signless(32)
+    place = hlo.constant(0, hlo.tensor((), i32))
+    if not along:
+        return place
+    unsigned = hlo.tensor((), ir.IntegerType.get_unsigned(32))
+    member = hlo.convert(hlo.op("partition_id", [], [unsigned]).result, i32)
+    names = list(axes.sizes)
+    for axis in along:
+        size = hlo.constant_like(place, axes.sizes[axis])
+        minor = prod(axes.sizes[n] for n in names[names.index(axis) + 1 :])
+        own = hlo.divide(member, hlo.constant_like(place, minor))
+        place = hlo.add(hlo.multiply(place, size), hlo.remainder(own, size))
+    return place
+
+
+def whole(part: ir.Value, dims: Sequence[Sequence[str]], axes: Axes) -> ir.Value:
+    """The parts of the members along the axes, joined."""
+    for dim, along in enumerate(dims):
+        if along:
+            shape = list(hlo.shape_of(part))
+            shape[dim] *= prod(axes.sizes[a] for a in along)
+            type_ = hlo.tensor(shape, hlo.element_type(part))
+            how: dict[str, Any] = {"mesh": axes.mesh, "axes": tuple(along)}
+            part = collectives.all_gather(part, type_, dim=dim, **how)
+    return part
 
 
 #: What says how tensors lie along axes that a body leaves to the compiler.
@@ -225,3 +274,9 @@ CONVERSIONS: dict[str, Callable[[ir.Operation, Axes], list[ir.Value]]] = {
     "stablehlo.collective_permute": _permute,
     "stablehlo.reduce_scatter": _reduce_scatter,
 }
+
+#: What they become.
+CONVERTED = frozenset(
+    f"pcp.{name}"
+    for name in ("all_gather", "all_reduce", "all_to_all", "permute", "reduce_scatter")
+)

@@ -109,8 +109,11 @@ class _Conversion:
     def manual_axes(self, op: ir.Operation) -> manual.Axes:
         """The mesh of a body of parts."""
         on = [n for key in _HOLDERS if key in op.attributes for n in self._on(op, key)]
-        name = on[0] if on else next(iter(self.axes))
-        return manual.Axes(name, {axis: int(n) for axis, n in self.axes[name]})
+        return self.axes_of(on[0] if on else next(iter(self.axes)))
+
+    def axes_of(self, mesh: str) -> manual.Axes:
+        """A mesh's axes."""
+        return manual.Axes(mesh, {axis: int(n) for axis, n in self.axes[mesh]})
 
     def _on(self, op: ir.Operation, key: str) -> list[str]:
         """The meshes that an attribute of shardings names, as they are kept."""
@@ -206,14 +209,11 @@ class _Conversion:
             if parsed is None:
                 continue
             if which == "arg_attrs":
-                value, point = (
-                    block.arguments[i],
-                    ir.InsertionPoint.at_block_begin(block),
-                )
-                constrain(value, parsed, point)
+                start = ir.InsertionPoint.at_block_begin(block)
+                self.constrain(block.arguments[i], parsed, start)
             else:
-                value = end.operands[i]
-                made = _constraint(value, parsed, ir.InsertionPoint(end))
+                with ir.InsertionPoint(end), end.operands[i].location:
+                    made = self.constrained(end.operands[i], parsed)
                 end.operation.operands[i] = made
 
     def _attribute(self, op: ir.Operation) -> None:
@@ -229,30 +229,36 @@ class _Conversion:
         if not len(op.results):  # an op with effects alone: there is nothing to lie
             return
         for result, parsed in zip(op.results, found, strict=True):
-            if self.matters(parsed):
-                constrain(result, parsed, ir.InsertionPoint.after(op))
+            self.constrain(result, parsed, ir.InsertionPoint.after(op))
+
+    def constrained(self, value: ir.Value, parsed: Parsed) -> ir.Value:
+        """The value with a constraint, where the sharding says anything."""
+        return (
+            _annotated("constraint", value, parsed) if self.matters(parsed) else value
+        )
+
+    def constrain(
+        self, value: ir.Value, parsed: Parsed, point: ir.InsertionPoint
+    ) -> None:
+        """A constraint between a value and all its uses."""
+        uses = [(use.owner.operation, use.operand_number) for use in value.uses]
+        with point, value.location:
+            made = self.constrained(value, parsed)
+        for owner, number in uses:
+            owner.operands[number] = made
 
     def matters(self, parsed: Parsed) -> bool:
         """Whether it says anything about where a tensor lies."""
         return parsed.mesh not in self.empty and parsed.says_something
 
 
-def constrain(value: ir.Value, parsed: Parsed, point: ir.InsertionPoint) -> None:
-    """A constraint between a value and all its uses."""
-    uses = [(use.owner.operation, use.operand_number) for use in value.uses]
-    made = _constraint(value, parsed, point)
-    for owner, number in uses:
-        owner.operands[number] = made
-
-
-def _constraint(
-    value: ir.Value, parsed: Parsed, point: ir.InsertionPoint, name: str = "constraint"
+def _annotated(
+    name: str, value: ir.Value, parsed: Parsed, type_: ir.Type | None = None
 ) -> ir.Value:
+    """`pcp.<name>` of a value and its sharding."""
     facts = {"sharding": ir.Attribute.parse(str(parsed))}
-    with point, value.location:
-        return ir.Operation.create(
-            f"pcp.{name}", results=[value.type], operands=[value], attributes=facts
-        ).results[0]
+    made = ir.Operation.create(f"pcp.{name}", [type_ or value.type], [value], facts)
+    return made.results[0]
 
 
 # --- ops ---
@@ -263,11 +269,12 @@ def _annotation(conversion: _Conversion, op: ir.Operation) -> None:
     is_constraint = op.name == "sdy.sharding_constraint"
     key = "sharding" if "sharding" in op.attributes else "out_sharding"
     parsed = conversion.read(op, op.attributes[key])
-    value = op.operands[0]
-    if conversion.matters(parsed) or not is_constraint:
-        name = "constraint" if is_constraint else "reshard"
-        with op.location:
-            value = _constraint(value, parsed, ir.InsertionPoint(op), name)
+    (value,) = op.operands
+    with ir.InsertionPoint(op), op.location:
+        if is_constraint:
+            value = conversion.constrained(value, parsed)
+        else:
+            value = _annotated("reshard", value, parsed)
     op.results[0].replace_all_uses_with(value)
     op.erase()
 
@@ -306,12 +313,14 @@ def _manual(conversion: _Conversion, op: ir.Operation) -> None:
         conversion.read_all(op, op.attributes[key], read_shardings)
         for key in ("in_shardings", "out_shardings")
     ]
-    border = _constrained
+    border = _WHOLE
     if inside != outside or manual.knows_members(op):
-        border = _crossed
-        if manual.is_nested(op):
-            conversion.refuse(op, "a shard_map in a shard_map; write one over all axes")
+        border = _NESTED if manual.is_nested(op) else _PARTS
         axes = conversion.manual_axes(op)
+        for parsed in (p for each in shardings for p in each if border is _NESTED):
+            cut = {axis for dim in parsed.dims for axis in dim.axes}
+            if parsed.unreduced or not cut <= set(axes.sizes):
+                conversion.refuse(op, f"{parsed} in the body of another shard_map")
         for inner in manual.collectives_in(op):
             try:
                 manual.convert(inner, axes)
@@ -320,63 +329,82 @@ def _manual(conversion: _Conversion, op: ir.Operation) -> None:
         manual.drop_hints(op)
         own = manual.names(str(op.attributes["manual_axes"]))
         shardings = [[parsed.along(own) for parsed in each] for each in shardings]
-    at = ir.InsertionPoint(op)
-    taken = border(conversion, at, op.operands, block.arguments, shardings[0])
-    for argument, value in zip(block.arguments, taken, strict=True):
-        argument.replace_all_uses_with(value)
+    border.cross(conversion, op, block.arguments, op.operands, shardings[0])
     for inner in block.operations:
         if inner.operation != end:
             inner.operation.move_before(op)
-    given = border(conversion, at, end.operands, op.results, shardings[1])
-    for result, value in zip(op.results, given, strict=True):
-        result.replace_all_uses_with(value)
+    border.cross(conversion, op, op.results, end.operands, shardings[1])
     op.erase()
 
 
-def _constrained(
-    conversion: _Conversion,
-    at: ir.InsertionPoint,
-    values: Sequence[ir.Value],
-    targets: Sequence[ir.Value],
-    shardings: Sequence[Parsed],
-) -> list[ir.Value]:
-    """The values themselves, constrained as the specs say."""
-    return [
-        _constraint(value, parsed, at)
-        if conversion.matters(parsed) and _lies(value)
-        else value
-        for value, parsed in zip(values, shardings, strict=True)
-    ]
+#: What stands for a value beyond a border: by its sharding there, and its type.
+Crossing = Callable[[_Conversion, ir.Value, Parsed, ir.Type], ir.Value]
 
 
-def _lies(value: ir.Value) -> bool:
-    """Whether it is a tensor; a token lies nowhere."""
-    return isinstance(value.type, ir.RankedTensorType)
+@dataclass(frozen=True)
+class _Border:
+    """How values go into a body, and out of it."""
+
+    into: Crossing
+    out: Crossing
+
+    def cross(
+        self,
+        conversion: _Conversion,
+        op: ir.Operation,
+        targets: Sequence[ir.Value],
+        values: Sequence[ir.Value],
+        shardings: Sequence[Parsed],
+    ) -> None:
+        """Put `values` in the place of arguments or results; a token as it is."""
+        for target, value, parsed in zip(targets, values, shardings, strict=True):
+            if isinstance(value.type, ir.RankedTensorType):
+                is_in = isinstance(target, ir.BlockArgument)
+                crossing = self.into if is_in else self.out
+                with ir.InsertionPoint(op), value.location:
+                    value = crossing(conversion, value, parsed, target.type)
+            target.replace_all_uses_with(value)
 
 
-def _crossed(
-    conversion: _Conversion,
-    at: ir.InsertionPoint,
-    values: Sequence[ir.Value],
-    targets: Sequence[ir.Value],
-    shardings: Sequence[Parsed],
-) -> list[ir.Value]:
-    """Parts of whole values, or whole values of parts, by what the targets are."""
-    crossed = []
-    into = isinstance(next(iter(targets), None), ir.BlockArgument)
-    for value, target, parsed in zip(values, targets, shardings, strict=True):
-        if not _lies(value):
-            crossed.append(value)
-            continue
-        if into:
-            value = _constraint(value, parsed, at)
-        facts = {"sharding": ir.Attribute.parse(str(parsed))}
-        name = "pcp.to_part" if into else "pcp.from_part"
-        with at, value.location:
-            made = ir.Operation.create(name, [target.type], [value], attributes=facts)
-        whole = made.results[0]
-        crossed.append(whole if into else _constraint(whole, parsed, at))
-    return crossed
+def _laid(
+    conversion: _Conversion, value: ir.Value, parsed: Parsed, _: ir.Type
+) -> ir.Value:
+    return conversion.constrained(value, parsed)
+
+
+def _part(
+    conversion: _Conversion, value: ir.Value, parsed: Parsed, type_: ir.Type
+) -> ir.Value:
+    value = _annotated("constraint", value, parsed)
+    return _annotated("to_part", value, parsed, type_)
+
+
+def _joined(
+    conversion: _Conversion, value: ir.Value, parsed: Parsed, type_: ir.Type
+) -> ir.Value:
+    value = _annotated("from_part", value, parsed, type_)
+    return _annotated("constraint", value, parsed)
+
+
+def _own_part(
+    conversion: _Conversion, value: ir.Value, parsed: Parsed, _: ir.Type
+) -> ir.Value:
+    dims = [dim.axes for dim in parsed.dims]
+    return manual.own_part(value, dims, conversion.axes_of(parsed.mesh))
+
+
+def _gathered(
+    conversion: _Conversion, value: ir.Value, parsed: Parsed, _: ir.Type
+) -> ir.Value:
+    dims = [dim.axes for dim in parsed.dims]
+    return manual.whole(value, dims, conversion.axes_of(parsed.mesh))
+
+
+#: Of a body of whole tensors; of one of parts; and of one in a body of parts, where a
+#: member has all of each value along the axes that are left.
+_WHOLE = _Border(_laid, _laid)
+_PARTS = _Border(_part, _joined)
+_NESTED = _Border(_own_part, _gathered)
 
 
 def _group(conversion: _Conversion, op: ir.Operation) -> None:

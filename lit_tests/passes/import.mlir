@@ -55,3 +55,27 @@ func.func @stops(%x: tensor<4xf32>, %n: tensor<i32>) -> (tensor<4xf32>, tensor<i
   %1 = "pcp.stop_gradient"(%n) : (tensor<i32>) -> tensor<i32>
   return %0, %1 : tensor<4xf32>, tensor<i32>
 }
+
+// -----
+
+// JAX's approx_min_k along the first dimension: exact, of the negated rows; what the
+// call compared by goes.
+// CHECK-NOT: @less
+// CHECK-LABEL: func.func @nearest
+// CHECK: %[[N:.+]] = stablehlo.negate %arg0
+// CHECK: %[[T:.+]] = stablehlo.transpose %[[N]], dims = [1, 0]
+// CHECK: %[[V:.+]], %[[P:.+]] = chlo.top_k(%[[T]], k = 2)
+// CHECK: %[[A:.+]] = stablehlo.negate %[[V]]
+// CHECK: stablehlo.transpose %[[A]], dims = [1, 0]
+// CHECK: stablehlo.transpose %[[P]], dims = [1, 0]
+func.func @less(%a: tensor<f32>, %b: tensor<f32>, %i: tensor<i32>, %j: tensor<i32>) -> tensor<i1> {
+  %0 = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+  return %0 : tensor<i1>
+}
+func.func @nearest(%x: tensor<5x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xi32>) {
+  %i = stablehlo.iota dim = 0 : tensor<5x3xi32>
+  %z = stablehlo.constant dense<0x7F800000> : tensor<f32>
+  %c = stablehlo.constant dense<-1> : tensor<i32>
+  %0:2 = stablehlo.custom_call @ApproxTopK(%x, %i, %z, %c) {called_computations = [@less], mhlo.backend_config = {aggregate_to_topk = true, reduction_dim = 0 : i64, top_k = 2 : i64}} : (tensor<5x3xf32>, tensor<5x3xi32>, tensor<f32>, tensor<i32>) -> (tensor<2x3xf32>, tensor<2x3xi32>)
+  return %0#0, %0#1 : tensor<2x3xf32>, tensor<2x3xi32>
+}

@@ -48,3 +48,33 @@ func.func public @ruled(%a: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@m, [{
   %0 = "stablehlo.custom_call"(%a, %b) <{call_target_name = "dot"}> {sdy.sharding_rule = #sdy.op_sharding_rule<([i, j], [j, k])->([i, k]) {i=8, j=4, k=8}, custom>} : (tensor<8x4xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
   return %0 : tensor<8x8xf32>
 }
+
+// -----
+
+// A token goes through the borders of a shard_map as it is: it lies nowhere.
+// CHECK-LABEL: func.func public @ordered
+// CHECK: %[[T:.*]] = stablehlo.after_all
+// CHECK: %[[P:.*]] = "pcp.to_part"
+// CHECK-NOT: pcp.{{.*}}!stablehlo.token
+// CHECK: %[[U:.*]] = stablehlo.after_all %[[T]]
+// CHECK: "pcp.all_reduce"(%[[P]])
+// CHECK: "pcp.from_part"
+// CHECK: stablehlo.after_all %[[U]]
+// PLAN: module @m_1
+// PLAN: "pcp.all_reduce"
+"sdy.mesh"() <{mesh = #sdy.mesh<["x"=2]>, sym_name = "m"}> : () -> ()
+func.func public @ordered(%a: tensor<8xf32>) -> tensor<8xf32> {
+  %t = stablehlo.after_all : !stablehlo.token
+  %0:2 = "sdy.manual_computation"(%t, %a) <{in_shardings = #sdy.sharding_per_value<[<@m, []>, <@m, [{"x"}]>]>, manual_axes = #sdy<manual_axes{"x"}>, out_shardings = #sdy.sharding_per_value<[<@m, []>, <@m, [{"x"}]>]>}> ({
+  ^bb0(%u: !stablehlo.token, %b: tensor<4xf32>):
+    %v = stablehlo.after_all %u : !stablehlo.token
+    %s = "stablehlo.all_reduce"(%b) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
+    ^bb1(%c: tensor<f32>, %d: tensor<f32>):
+      %e = stablehlo.add %c, %d : tensor<f32>
+      stablehlo.return %e : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    "sdy.return"(%v, %s) : (!stablehlo.token, tensor<4xf32>) -> ()
+  }) : (!stablehlo.token, tensor<8xf32>) -> (!stablehlo.token, tensor<8xf32>)
+  %w = stablehlo.after_all %0#0 : !stablehlo.token
+  return %0#1 : tensor<8xf32>
+}

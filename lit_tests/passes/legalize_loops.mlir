@@ -66,3 +66,16 @@ func.func @beside_a_branch(%a: tensor<4xf32>, %u: tensor<1xf32>, %i: tensor<i32>
   %z = stablehlo.dynamic_update_slice %x, %u, %zero : (tensor<4xf32>, tensor<1xf32>, tensor<i32>) -> tensor<4xf32>
   return %y, %z : tensor<4xf32>, tensor<4xf32>
 }
+
+// A few of many: the largest so often, each put out of the way.
+// CHECK-LABEL: @few_of_many
+// CHECK-NOT: stablehlo.sort
+// CHECK: %[[B:.*]] = stablehlo.bitcast_convert %arg0
+// CHECK: stablehlo.while
+// CHECK: stablehlo.maximum
+// CHECK: stablehlo.minimum
+// CHECK: stablehlo.bitcast_convert
+func.func @few_of_many(%x: tensor<4x2048xf32>) -> (tensor<4x3xf32>, tensor<4x3xi32>) {
+  %v, %i = chlo.top_k(%x, k = 3) : tensor<4x2048xf32> -> (tensor<4x3xf32>, tensor<4x3xi32>)
+  return %v, %i : tensor<4x3xf32>, tensor<4x3xi32>
+}

@@ -58,3 +58,14 @@ func.func @all(%x: tensor<2x3xf32>) -> tensor<f32> {
   %s = stablehlo.reduce(%p init: %zero) applies stablehlo.add across dimensions = [0, 1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<f32>
   return %s : tensor<f32>
 }
+
+// What adds up nothing is zeros.
+// CHECK-LABEL: @of_nothing
+// CHECK-DAG: %[[P:.*]] = stablehlo.constant dense<0.000000e+00> : tensor<2x3x4xf32>
+// CHECK-DAG: %[[C:.*]] = stablehlo.constant dense<0> : tensor<1x5x6xi32>
+// CHECK: return %[[P]], %[[C]]
+func.func @of_nothing(%a: tensor<2x0x3xf32>, %b: tensor<2x0x4xf32>, %x: tensor<1x5x0xi32>, %w: tensor<3x0x6xi32>) -> (tensor<2x3x4xf32>, tensor<1x5x6xi32>) {
+  %p = stablehlo.dot_general %a, %b, batching_dims = [0] x [0], contracting_dims = [1] x [1] : (tensor<2x0x3xf32>, tensor<2x0x4xf32>) -> tensor<2x3x4xf32>
+  %c = "stablehlo.convolution"(%x, %w) <{batch_group_count = 1 : i64, dimension_numbers = #stablehlo.conv<[b, 0, f]x[0, i, o]->[b, 0, f]>, feature_group_count = 1 : i64, padding = dense<[[1, 1]]> : tensor<1x2xi64>}> : (tensor<1x5x0xi32>, tensor<3x0x6xi32>) -> tensor<1x5x6xi32>
+  return %p, %c : tensor<2x3x4xf32>, tensor<1x5x6xi32>
+}

@@ -21,6 +21,7 @@ from pcp.passes.core.rewriting import (
     sweep,
 )
 from pcp.passes.core.stops import needless
+from pcp.passes.ingest import approximate_top_k
 from pcp.passes.sharding.sub_axes import merge_meshes
 
 Values = Sequence[ir.Value]
@@ -41,6 +42,7 @@ class Import(Pass):
       types are still dynamic, StableHLO's own shape refinement is asked once;
     - ops that the specification dropped (`dot`, `broadcast`, `einsum`,
       `unary_einsum`, `torch_index_select`, `create_token`) become spec ops;
+    - JAX's custom call `ApproxTopK` becomes `chlo.top_k`, which is exact;
     - a `pcp.stop_gradient` that no derivative can reach (of integers, of a constant,
       of what is stopped already) gives way to its operand;
     - what is dead after that goes;
@@ -58,6 +60,7 @@ class Import(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Rewrite in place, or raise `PassError` at what cannot be made regular."""
+        approximate_top_k.make_exact(module)
         _rewrite(module)
         if any(has_dynamic_type(op) for op in operations(module)):
             CppPasses(

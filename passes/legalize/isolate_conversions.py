@@ -4,7 +4,8 @@ IREE copies the conversion of a narrow type into the kernel that uses it. Its SP
 code generator then reads rows of 16-bit floats as words, and finds no instruction to
 take these apart ("failed to legalize operation 'vector.bitcast'"). Its tiling for
 CUDA and ROCm distributes the conversion in a scatter, and finds no loop to fuse it
-with ("failed to apply fusion + hoisting patterns").
+with ("failed to apply fusion + hoisting patterns"). For a CPU it keeps the converted
+updates of a scatter whole on the kernel's stack ("exceeded stack allocation limit").
 """
 
 from collections.abc import Callable, Iterable

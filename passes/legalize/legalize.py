@@ -49,6 +49,7 @@ class Legalize(Pass):
     - `select_and_scatter` with overlapping or padded windows is unfolded;
     - `batch_norm_*` and `map` are written out;
     - `cholesky` and `triangular_solve` become loops over blocks;
+    - a `top_k` of few among many takes the largest so often, in a loop;
     - a stable `sort` gets the position as a last key: IREE's is not stable;
     - `power`, `atan2` and `cbrt` give what IEEE 754 says for negative bases, zeros
       and infinities;
@@ -56,9 +57,9 @@ class Legalize(Pass):
       by integers and polynomials, and CHLO's `sinh`, `cosh`, `erf` and `erf_inv` by
       better formulas: docs/accuracy.md (what of f64 IREE lacks, pcp-expand-doubles
       writes out);
-    - `abs`, `divide`, `log`, `power`, `exponential`, `exponential_minus_one`, `sine`,
-      `cosine`, `tan` and `tanh` of complex numbers are written out by parts, so that
-      none overflows early;
+    - `abs`, `divide`, `log`, `log_plus_one`, `logistic`, `power`, `exponential`,
+      `exponential_minus_one`, `sine`, `cosine`, `tan`, `tanh`, `sqrt` and `rsqrt` of
+      complex numbers are written out by parts, so that none overflows early;
     - `convert` of floats to integers saturates and makes 0 of NaN;
     - `fft` goes dim by dim, lengths other than powers of two by a matrix product;
     - complex numbers are padded by parts, and convolved so;
@@ -67,6 +68,7 @@ class Legalize(Pass):
     - unsigned integers are reversed and combined in windows as signed ones, and a
       reversal of a strided slice is a slice of a reversal;
     - whether a number is its own floor is asked of its nearest whole number;
+    - a product or convolution over an empty dimension is zeros;
     - the negation of a summand moves behind the sum;
     - a sum of all elements goes dim by dim where rows or columns are spread in it;
     - a body of `while` reads all that it carries, and what a loop or a branch may give
@@ -162,12 +164,15 @@ BEFORE: Rules = {
     "chlo.erf": special.erf,
     "chlo.erf_inv": special.erf_inv,
     "chlo.sinh": special.sinh,
+    "chlo.top_k": sorts.few_of_many,
 }
 
 # What is made of these, complex quotients among it, is legalised, too.
 FIRST: Rules = {
     "stablehlo.cholesky": linear_algebra.cholesky,
-    "stablehlo.convolution": windows.crop,
+    "stablehlo.convolution": _first(reductions.of_nothing, windows.crop),
+    "stablehlo.dot": reductions.of_nothing,
+    "stablehlo.dot_general": reductions.of_nothing,
     "stablehlo.triangular_solve": linear_algebra.triangular_solve,
 }
 
@@ -190,16 +195,20 @@ RULES: Rules = {
     "stablehlo.fft": fourier.fft,
     "stablehlo.gather": indexing.gather,
     "stablehlo.log": of_complex.log,
+    "stablehlo.log_plus_one": of_complex.log_plus_one,
+    "stablehlo.logistic": of_complex.logistic,
     "stablehlo.map": _map,
     "stablehlo.pad": pads.pad,
     "stablehlo.power": _first(of_complex.power, special.power),
     "stablehlo.reduce": _first(reductions.negated_sum, reductions.step_by_step),
     "stablehlo.reduce_window": _first(pads.reduce_window, unsigned.reduce_window),
     "stablehlo.reverse": unsigned.reverse,
+    "stablehlo.rsqrt": of_complex.rsqrt,
     "stablehlo.scatter": scatters.scatter,
     "stablehlo.select_and_scatter": windows.select_and_scatter,
     "stablehlo.sine": _first(of_complex.sine, trigonometry.sine),
     "stablehlo.sort": sorts.stable,
+    "stablehlo.sqrt": of_complex.sqrt,
     "stablehlo.tan": _first(of_complex.tan, trigonometry.tan),
     "stablehlo.tanh": of_complex.tanh,
 }

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.passes.legalize.functions import complex_roots
 from pcp.passes.legalize.legalize_functions import angle
 from pcp.passes.legalize.legalize_trigonometry import sine_and_cosine
 
@@ -63,6 +64,56 @@ def log(op: ir.Operation) -> Values | None:
     if (parts := _parts(op)) is None:
         return None
     return [hlo.complex_(*_logarithm(*parts))]
+
+
+def log_plus_one(op: ir.Operation) -> Values | None:
+    """½ log(1 + (2a + a² + b²)) + i arg(1 + z); far from |1 + z| = 1 as `log`."""
+    if (parts := _parts(op)) is None:
+        return None
+    a, b = parts
+    half, one, two = (hlo.constant_like(a, x) for x in (0.5, 1, 2))
+    moved = hlo.add(one, a)
+    size, turn = _logarithm(moved, b)
+    rest = hlo.add(hlo.multiply(a, hlo.add(a, two)), hlo.multiply(b, b))
+    near = hlo.compare("LE", hlo.abs(rest), half)
+    small = hlo.multiply(half, hlo.log_plus_one(rest))
+    return [hlo.complex_(hlo.select(near, small, size), turn)]
+
+
+def logistic(op: ir.Operation) -> Values | None:
+    """1 / (1 + w) where a ≥ 0, else w / (1 + w), for w = e^-z or eᶻ, at most 1 in size.
+
+    Re(1 + w) = 2 cos²(b/2) + (e^-|a| - 1) cos b, which keeps its digits at the poles.
+    """
+    if (parts := _parts(op)) is None:
+        return None
+    a, b = parts
+    zero, two = hlo.zeros(a.type), hlo.constant_like(a, 2)
+    fall = hlo.negate(hlo.abs(a))
+    size, less = hlo.exponential(fall), hlo.exponential_minus_one(fall)
+    sine, cosine = sine_and_cosine(b)
+    _, half = sine_and_cosine(hlo.multiply(b, hlo.constant_like(b, 0.5)))
+    turned = hlo.multiply(two, hlo.multiply(half, half))
+    real = hlo.add(turned, hlo.multiply(less, cosine))
+    imag = _real_line(b, hlo.multiply(size, sine))
+    below = hlo.add(hlo.multiply(real, real), hlo.multiply(imag, imag))
+    left = hlo.multiply(size, hlo.add(cosine, size))
+    real = hlo.select(hlo.compare("GE", a, zero), real, left)
+    return [hlo.complex_(*(hlo.divide(part, below) for part in (real, imag)))]
+
+
+def sqrt(op: ir.Operation) -> Values | None:
+    """√z with the larger part taken out of it, and its branch cut by the sign of b."""
+    if (parts := _parts(op)) is None:
+        return None
+    return [hlo.complex_(*complex_roots.square_root(*parts))]
+
+
+def rsqrt(op: ir.Operation) -> Values | None:
+    """1/√z, likewise."""
+    if (parts := _parts(op)) is None:
+        return None
+    return [hlo.complex_(*complex_roots.reciprocal_root(*parts))]
 
 
 def power(op: ir.Operation) -> Values | None:
@@ -125,7 +176,7 @@ def exponential_minus_one(op: ir.Operation) -> Values | None:
     versine = hlo.multiply(hlo.constant_like(b, 2), hlo.multiply(half, half))
     real = hlo.multiply(hlo.exponential_minus_one(a), cosine)
     real = hlo.subtract(real, versine)
-    large = hlo.compare("GT", a, hlo.constant_like(a, 20))
+    large = hlo.compare("GT", a, hlo.constant_like(a, 80))
     real = hlo.select(large, _grown(a, cosine), real)
     return [hlo.complex_(real, _real_line(b, _grown(a, sine)))]
 

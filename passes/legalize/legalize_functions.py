@@ -15,7 +15,13 @@ from pcp.passes.core.constants import splat
 from pcp.passes.core.rewriting import defining
 from pcp.passes.legalize.functions import arctangent, hyperbolic, roots
 from pcp.passes.legalize.functions import power as positive
-from pcp.passes.legalize.functions.words import Number, choose, in_f32, is_double
+from pcp.passes.legalize.functions.words import (
+    Number,
+    choose,
+    in_f32,
+    is_double,
+    is_negative,
+)
 
 Value = ir.Value
 Values = Sequence[Value]
@@ -70,7 +76,7 @@ def _power(x: Value, y: Value, of_size: Callable[[Value, Value], Value]) -> Valu
     signed = hlo.select(even, value, hlo.negate(value))
     below = hlo.select(whole, signed, other)
     unknown = hlo.and_(hlo.compare("NE", y, y), hlo.compare("NE", x, one))
-    value = hlo.select(_is_negative(x), below, value)
+    value = hlo.select(is_negative(x), below, value)
     return hlo.select(unknown, y, value)
 
 
@@ -186,16 +192,3 @@ def compare(op: ir.Operation) -> Values | None:
         if made is not None and made.operands[0] == x:
             return [hlo.compare(how, hlo.round_nearest_even(x), x)]
     return None
-
-
-def _is_negative(x: Value) -> Value:
-    """By the sign: −0 is negative. Of f64 without its bits, which not all targets have.
-
-    1/x has the sign of x, but is −0 for −∞.
-    """
-    if not is_double(x):
-        number = Number(x)
-        return number.bits().is_("GE", 1 << (number.width - 1))
-    zero = hlo.zeros(x.type)
-    inverse = hlo.divide(hlo.constant_like(x, 1), x)
-    return hlo.or_(hlo.compare("LT", x, zero), hlo.compare("LT", inverse, zero))

@@ -10,6 +10,16 @@ from pcp.passes.core.narrow_floats import is_narrow
 from pcp.passes.core.rewriting import before, defining
 
 
+def of_nothing(op: ir.Operation) -> list[ir.Value] | None:
+    """A product or convolution that adds up nothing is 0.
+
+    IREE divides by the size of what it contracts while it compiles (SIGFPE).
+    """
+    if all(hlo.size(operand) for operand in op.operands):
+        return None
+    return [hlo.zeros(op.result.type)]
+
+
 def negated_sum(op: ir.Operation) -> None:
     """`Σ −x` becomes `−Σ x`, in place: the same numbers, but for the sign of a zero.
 

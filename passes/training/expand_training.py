@@ -28,7 +28,13 @@ from pcp.passes.training.outer.parts.pieces import Fragment
 from pcp.passes.training.outer.parts.probes import Slopes
 from pcp.passes.training.outer.rule import OuterRound, OuterRule, Slot, Tensors
 from pcp.passes.training.trainable import Trainable
-from pcp.passes.training.update import Update, add_apply, step_port, update_of
+from pcp.passes.training.update import (
+    Update,
+    add_apply,
+    add_inner_init,
+    step_port,
+    update_of,
+)
 
 Value = ir.Value
 JVP = "jvp"
@@ -45,6 +51,8 @@ class ExpandTraining(Pass):
     gradient a parameter (`pcp-grad{func=main name=grad}`). Leaves both, and adds
 
     - `@init(seed) -> params, model state, state`
+    - `@inner_init(params) -> state`, that of @init for parameters that are given, where
+      it follows from them: averages, an optimizer of optax that copies parameters
     - `@apply(params, grads, state) -> params, state`
     - `@eval(inputs of @main) -> loss, metrics`, by the function that `pcp.evaluation`
       on @main names, if there is one
@@ -65,11 +73,11 @@ class ExpandTraining(Pass):
     `optimizer` is one of those in `pcp.passes.training.optimizers.spec`, as
     `adamw{lr=6e-4}`; `algorithm` one of those in `pcp.passes.training.outer.spec`, as
     `diloco{lr=0.7,momentum=0.9}`. With `ema=0.999` @apply keeps an average of each
-    parameter, which decays so. Where the module notes a policy that scales the loss
-    (`pcp-precision`), @grad takes the scale as state, and is
-    `pcp-grad{func=main name=grad seed=true}`. Every argument and result carries
-    `pcp.name` and `pcp.role`; the module carries both specs as `pcp.optimizer` and
-    `pcp.algorithm`.
+    parameter, which decays so, and @state_sync makes one of all workers'. Where the
+    module notes a policy that scales the loss (`pcp-precision`), @grad takes the scale
+    as state, and is `pcp-grad{func=main name=grad seed=true}`. Every argument and
+    result carries `pcp.name` and `pcp.role`; the module carries both specs as
+    `pcp.optimizer` and `pcp.algorithm`.
 
     Each `pcp.optimizer`, `pcp.outer` and `pcp.step` is expanded, unless `expand` is
     false: the program's own, and the one that @apply is, if the optimizer is one of
@@ -140,10 +148,12 @@ def expand_training(
         _check_policy(training, algorithm, rule)
         update = update_of(module, training, optimizer, ema)
         add_init(module, training, update)
+        add_inner_init(module, training, update)
         add_apply(module, training, update)
         add_eval(module, training, func)
         add_outer(module, training, algorithm, rule)
-        model_state.add_sync(module, training, rule.plan(algorithm), algorithm.kind)
+        states = model_state.states_of(training, update)
+        model_state.add_sync(module, states, rule.plan(algorithm), algorithm.kind)
         if rule.probe is not None:
             Slopes(module, training, algorithm).add(rule.probe, func, JVP)
         for key, spec in (("pcp.optimizer", optimizer), ("pcp.algorithm", algorithm)):

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 
 from pcp.dialect import collectives, hlo
 from pcp.dialect.bindings import ir
+from pcp.dialect.roles import MODEL_STATE
 from pcp.errors import PassError
 from pcp.passes.core import functions
 from pcp.passes.core.functions import Port
@@ -28,34 +29,41 @@ from pcp.passes.training.outer.parts.group import (
     weighted_mean,
 )
 from pcp.passes.training.trainable import ModelState, Trainable
+from pcp.passes.training.update import Update
 from pcp.training_plan import TrainingPlan
 
 Value = ir.Value
 SYNC = "state_sync"
 
 
+def states_of(training: Trainable, update: Update) -> list[ModelState]:
+    """The program's own state, and averages of parameters that its update keeps."""
+    ports = [port for port in update.ports if port.role == MODEL_STATE]
+    return [*training.state, *(ModelState(port, None, "mean") for port in ports)]
+
+
 def add_sync(
-    module: ir.Module, training: Trainable, plan: TrainingPlan, algorithm: str
+    module: ir.Module, all_: Sequence[ModelState], plan: TrainingPlan, algorithm: str
 ) -> None:
-    """Add `@state_sync`, if the model has state and the algorithm joins workers."""
-    if not training.state or plan.synchronize == "never":
+    """Add `@state_sync`, if the program has state and the algorithm joins workers."""
+    if not all_ or plan.synchronize == "never":
         return
     if plan.synchronize == "asynchronous" or plan.in_pairs:
         raise PassError(
-            f"the model has state ({training.state[0].port.name!r}), and members under "
+            f"the program has state ({all_[0].port.name!r}), and members under "
             f"{algorithm} never all meet, so nothing makes one state of theirs; take "
             "an algorithm with rounds of all members, as diloco"
         )
-    counted = [s for s in training.state if s.average == "sum"]
+    counted = [s for s in all_ if s.average == "sum"]
     before = [Port(s.port.name, "anchor", s.port.type) for s in counted]
-    now = [s.port for s in training.state]
+    now = [s.port for s in all_]
     tokens = Port("tokens", "tokens", hlo.tensor((), ir.F32Type.get()))
 
     def build(*arguments: Value) -> list[tuple[Port, Value]]:
         *tensors, weight = arguments
         started = dict(zip((p.name for p in before), tensors, strict=False))
         states = tensors[len(before) :]
-        new = _joined(training.state, started, states, weight)
+        new = _joined(all_, started, states, weight)
         return [*zip(now, new, strict=True)]
 
     functions.define(module, SYNC, [*before, *now, tokens], build)

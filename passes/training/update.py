@@ -5,11 +5,12 @@ makes of it. Those that stand around another one add to what it keeps.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.dialect.roles import MODEL_STATE
 from pcp.errors import PassError
 from pcp.passes.core import fresh, functions
 from pcp.passes.core.functions import Port
@@ -32,6 +33,16 @@ def step_port() -> Port:
     return Port("step", "state", hlo.tensor((), ir.IntegerType.get_signless(32)))
 
 
+@dataclass(frozen=True)
+class Stepped:
+    """What a step is given: its number's predecessor, and tensors in order of ports."""
+
+    step: Value
+    params: Sequence[Value]
+    grads: Sequence[Value]
+    kept: Sequence[Value]
+
+
 class Update(Protocol):
     """A step's update of all parameters."""
 
@@ -40,17 +51,16 @@ class Update(Protocol):
         """What it keeps, besides the number of the step."""
         ...
 
+    @property
+    def of_parameters(self) -> bool:
+        """Whether what it keeps begins as something that the parameters say."""
+        ...
+
     def first(self, params: Sequence[Value], source: Source) -> list[Value]:
         """What that is before the first step, each tensor in a buffer of its own."""
         ...
 
-    def __call__(
-        self,
-        step: Value,
-        params: Sequence[Value],
-        grads: Sequence[Value],
-        kept: Sequence[Value],
-    ) -> list[Value]:
+    def __call__(self, now: Stepped) -> list[Value]:
         """New parameters, then what is kept, then the number of the last step."""
         ...
 
@@ -95,28 +105,26 @@ class RuleUpdate:
         """The rules' slots."""
         return apply.ports(self.trained)
 
+    @property
+    def of_parameters(self) -> bool:
+        """All zeros."""
+        return False
+
     def first(self, params: Sequence[Value], source: Source) -> list[Value]:
         """Zeros."""
         return [fresh.filled(p.type, 0, source(i)) for i, p in enumerate(self.ports)]
 
-    def __call__(
-        self,
-        step: Value,
-        params: Sequence[Value],
-        grads: Sequence[Value],
-        kept: Sequence[Value],
-    ) -> list[Value]:
+    def __call__(self, now: Stepped) -> list[Value]:
         """By one `pcp.optimizer`, where that can say it."""
         at_random = self.training.policy.rounding == "stochastic"
         if written.can_write(self.optimizer) and not at_random:
-            tensors = [*params, *grads, *kept, step]
-            return written.write_optimizer(self.optimizer, tensors, len(params))
-        now = after(step)
-        rounded = rounding.stochastic(now) if at_random else rounding.nearest
-        new = apply.updates(
-            self.optimizer, self.trained, now, params, grads, kept, rounded
-        )
-        return [*new, now]
+            tensors = [*now.params, *now.grads, *now.kept, now.step]
+            return written.write_optimizer(self.optimizer, tensors, len(now.params))
+        step = after(now.step)
+        rounded = rounding.stochastic(step) if at_random else rounding.nearest
+        tensors = (now.params, now.grads, now.kept)
+        new = apply.updates(self.optimizer, self.trained, step, *tensors, rounded)
+        return [*new, step]
 
 
 @dataclass(frozen=True)
@@ -142,6 +150,11 @@ class ImportedUpdate:
         """The leaves of its state."""
         return [*self.kept]
 
+    @property
+    def of_parameters(self) -> bool:
+        """Where a tensor is no constant; of schedule-free, the parameters."""
+        return None in self.constants
+
     def first(self, params: Sequence[Value], source: Source) -> list[Value]:
         """As its own `init` makes them of the parameters."""
         types = [port.type for port in self.kept]
@@ -151,17 +164,11 @@ class ImportedUpdate:
             for i, (x, c) in enumerate(zip(made, self.constants, strict=True))
         ]
 
-    def __call__(
-        self,
-        step: Value,
-        params: Sequence[Value],
-        grads: Sequence[Value],
-        kept: Sequence[Value],
-    ) -> list[Value]:
+    def __call__(self, now: Stepped) -> list[Value]:
         """As its own `update` makes them."""
         types = [port.type for port in (*self.training.params, *self.kept)]
-        new = functions.call(self.names[1], [*params, *grads, *kept], types)
-        return [*new, after(step)]
+        tensors = [*now.params, *now.grads, *now.kept]
+        return [*functions.call(self.names[1], tensors, types), after(now.step)]
 
 
 @dataclass(frozen=True)
@@ -169,7 +176,8 @@ class AveragedUpdate:
     """Another update, and e <- d e + (1 - d) p behind it, for each parameter p.
 
     The average begins as the first parameters (Polyak and Juditsky 1992, with weights
-    that decay), and is state under the name `ema.<parameter>`.
+    that decay). It is state of the program under the name `ema.<parameter>`, so that
+    the end of a round makes one of all workers' averages.
     """
 
     inner: Update
@@ -180,7 +188,7 @@ class AveragedUpdate:
     def averages(self) -> list[Port]:
         """One average a parameter."""
         return [
-            Port(f"ema.{p.name}", "state", hlo.like(p.type, element=_math(p)))
+            Port(f"ema.{p.name}", MODEL_STATE, hlo.like(p.type, element=_math(p)))
             for p in self.params
         ]
 
@@ -188,6 +196,11 @@ class AveragedUpdate:
     def ports(self) -> list[Port]:
         """The inner one's, and the averages."""
         return [*self.inner.ports, *self.averages]
+
+    @property
+    def of_parameters(self) -> bool:
+        """Averages begin as the parameters."""
+        return True
 
     def first(self, params: Sequence[Value], source: Source) -> list[Value]:
         """The inner one's, and copies of the parameters."""
@@ -197,22 +210,16 @@ class AveragedUpdate:
         )
         return [*inner, *copies]
 
-    def __call__(
-        self,
-        step: Value,
-        params: Sequence[Value],
-        grads: Sequence[Value],
-        kept: Sequence[Value],
-    ) -> list[Value]:
+    def __call__(self, now: Stepped) -> list[Value]:
         """The inner update, and the averages of what it gives."""
-        count = len(kept) - len(self.params)
-        *new, last = self.inner(step, params, grads, kept[:count])
+        count = len(now.kept) - len(self.params)
+        *new, last = self.inner(replace(now, kept=now.kept[:count]))
         averages = [
             hlo.add(
                 numbers.scale(old, self.decay),
                 numbers.scale(numbers.widen(p), 1 - self.decay),
             )
-            for old, p in zip(kept[count:], new, strict=False)
+            for old, p in zip(now.kept[count:], new, strict=False)
         ]
         return [*new, *averages, last]
 
@@ -233,6 +240,11 @@ class ScaledUpdate:
         """The inner one's, and the scale's."""
         return [*self.inner.ports, *self.scale.ports]
 
+    @property
+    def of_parameters(self) -> bool:
+        """As of the inner one: the first scale is a number."""
+        return self.inner.of_parameters
+
     def first(self, params: Sequence[Value], source: Source) -> list[Value]:
         """The inner one's, and the first scale."""
         inner, start = self.inner.first(params, source), self.scale.first
@@ -244,19 +256,13 @@ class ScaledUpdate:
             ),
         ]
 
-    def __call__(
-        self,
-        step: Value,
-        params: Sequence[Value],
-        grads: Sequence[Value],
-        kept: Sequence[Value],
-    ) -> list[Value]:
+    def __call__(self, now: Stepped) -> list[Value]:
         """The inner update if all gradients are finite, and the next scale."""
-        count = len(kept) - len(self.scale.ports)
-        old, scaling = kept[:count], kept[count:]
-        finite = loss_scale.all_finite(grads)
-        new = self.inner(step, params, grads, old)
-        held = loss_scale.kept_unless(finite, new, [*params, *old, step])
+        count = len(now.kept) - len(self.scale.ports)
+        old, scaling = now.kept[:count], now.kept[count:]
+        finite = loss_scale.all_finite(now.grads)
+        new = self.inner(replace(now, kept=old))
+        held = loss_scale.kept_unless(finite, new, [*now.params, *old, now.step])
         return [*held[:-1], *self.scale.next(finite, *scaling), held[-1]]
 
 
@@ -270,7 +276,26 @@ def own(x: Value, source: Value) -> Value:
     return hlo.add(x, fresh.filled(x.type, 0, source))
 
 
-# --- @init and @apply ---
+# --- @inner_init and @apply ---
+
+
+def add_inner_init(module: ir.Module, training: Trainable, update: Update) -> None:
+    """`@inner_init(params) -> state`, where the first state follows from parameters.
+
+    As @init makes it of those that it draws.
+    """
+    if not update.of_parameters:
+        return
+    ports = [*update.ports, step_port()]
+
+    def build(*params: Value) -> list[tuple[Port, Value]]:
+        word = fresh.bits(hlo.sum_all(hlo.convert(params[0], ir.F32Type.get())))
+        state = update.first(params, lambda i: fresh.numbered(word, i))
+        step = fresh.numbered(word, len(state))
+        values = [*state, fresh.filled(ports[-1].type, 0, step)]
+        return [*zip(ports, values, strict=True)]
+
+    functions.define(module, "inner_init", training.params, build)
 
 
 def add_apply(module: ir.Module, training: Trainable, update: Update) -> None:
@@ -280,7 +305,7 @@ def add_apply(module: ir.Module, training: Trainable, update: Update) -> None:
     def build(*arguments: Value) -> list[tuple[Port, Value]]:
         *tensors, step = arguments
         params, grads = tensors[:count], tensors[count : 2 * count]
-        new = update(step, params, grads, tensors[2 * count :])
+        new = update(Stepped(step, params, grads, tensors[2 * count :]))
         return [*zip([*training.params, *state], new, strict=True)]
 
     inputs = [*training.params, *training.grads, *state]

@@ -255,3 +255,8 @@ _TABLES = (
         "events",
     ),
 )
+
+
+def described() -> dict[str, str]:
+    """What each metric of a member is, by its name."""
+    return {name: f"{what}, a {kind}" for name, kind, what, _, _ in _TABLES}

@@ -22,7 +22,12 @@ from pcp.runtime.collectives.submit import Seconds, seconds
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.communicator.collective_methods import Collectives, delegated
 from pcp.runtime.communicator.introspection import Observation
-from pcp.runtime.communicator.param_sync import SyncReport, param_sync, wait_for_users
+from pcp.runtime.communicator.param_sync import (
+    Accept,
+    SyncReport,
+    param_sync,
+    wait_for_users,
+)
 from pcp.runtime.communicator.topology_aware import RingChoice, RingRecord, RingState
 from pcp.runtime.group import leaving
 from pcp.runtime.group.group import Group
@@ -139,15 +144,18 @@ class GroupCommunicator(Collectives):
         revision: int = 0,
         source: int | str = 0,
         timeout: Seconds = None,
+        accept: Accept | None = None,
     ) -> SyncReport:
         """Make `tensors` bit-identical on all members; see `param_sync`.
 
-        Operations under way on any of their memory come first.
+        Operations under way on any of their memory come first. `accept(theirs)` may
+        refuse tensors of the source's that differ from this member's, which then stay.
         """
         turn = next(self._syncs)
         patience = self._patience(timeout)
         wait_for_users(self._group, tensors.values(), patience)
-        return param_sync(self, tensors, revision, source, turn, patience, self._aside)
+        held = self._aside
+        return param_sync(self, tensors, revision, source, turn, patience, held, accept)
 
     # Ending.
 

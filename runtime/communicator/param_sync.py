@@ -7,7 +7,8 @@
    state that most members have; among those, the lowest rank.
 3. The source sends each tensor to the members with another digest only, into scratch.
 4. All members digest again. Only if all digests now agree are the members' arrays
-   written; otherwise StateMismatch on all members, and no array has changed.
+   written; otherwise StateMismatch on all members, and no array has changed. A member
+   may refuse what came: it keeps its own, which its report says.
 
 Operations under way on the same memory end before that: until one is committed on all
 members, they have different bits of which no source is right.
@@ -21,7 +22,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -38,6 +39,10 @@ _DIGEST = 16
 _ELECTED = "elected"
 _TAG = "pcp.param_sync"
 _LOOK_SECONDS = 0.002
+
+
+Accept = Callable[[Mapping[str, NDArray]], bool]
+"""Whether a member takes these tensors of the source's, by name, for its own."""
 
 
 class SyncMember(Protocol):
@@ -85,6 +90,8 @@ class SyncReport:
     """Tensors that changed on this member."""
     bytes_moved: int
     """Bytes of state this member received."""
+    refused: bool = False
+    """This member did not accept the source's tensors, and keeps its own."""
 
 
 def digest(array: NDArray) -> bytes:
@@ -109,12 +116,14 @@ def param_sync(
     turn: int,
     timeout: float,
     aside: dict[str, NDArray],
+    accept: Accept | None = None,
 ) -> SyncReport:
     """See the module; `Communicator.param_sync` calls this.
 
     Members must bring the same names, types and shapes (StateMismatch) and
     ask for the same source. `turn` numbers the synchronisations of the group.
-    `aside` has tensors that arrived here in an attempt that failed.
+    `aside` has tensors that arrived here in an attempt that failed. `accept` is asked
+    before tensors of the source's are written: where it says no, none is.
     """
     tensors = {
         name: checked(array, f"param_sync of {name}", writable=True)
@@ -148,10 +157,12 @@ def param_sync(
         aside.update(arrived)
     fresh.update(arrived)
     _confirm(comm, names, mine, fresh, wanted, timeout)
-    for name, array in fresh.items():
-        np.copyto(tensors[name], array)
     aside.clear()
     moved = sum(array.nbytes for array in arrived.values())
+    if accept is not None and fresh and not accept(fresh):
+        return SyncReport(chosen, states[chosen]["revision"], (), moved, refused=True)
+    for name, array in fresh.items():
+        np.copyto(tensors[name], array)
     updated = tuple(name for name in names if name in fresh)
     return SyncReport(chosen, states[chosen]["revision"], updated, moved)
 

@@ -39,6 +39,7 @@ from pcp.runtime.group.unexpected_frames import (
 from pcp.runtime.transport.event_loop import Loop, Timer
 from pcp.runtime.transport.fault_injection import FaultPlan
 from pcp.runtime.transport.frame import (
+    MAX_TEXT,
     Frame,
     Header,
     Kind,
@@ -351,7 +352,7 @@ class Group:
                 return self._waste(rank, header.length)
             self._early.add(rank)
             return self._unexpected.room((header.tag, header.seq), rank, header.length)
-        limit = LIMITS.get(header.kind, 0)
+        limit = MAX_TEXT if header.kind is Kind.REFUSE else LIMITS.get(header.kind, 0)
         if header.length > limit:
             raise ProtocolError(
                 f"rank {rank} sent {header.length} bytes of {header.kind.name}"
@@ -387,6 +388,8 @@ class Group:
                 self._leave(rank)
             case Kind.PING:
                 self.health.heard(rank, link, header)
+            case Kind.REFUSE:  # it takes no more frames of this link, and says why
+                raise ProtocolError(f"rank {rank} refuses this link: {text(payload)}")
             case _:
                 raise ProtocolError(f"rank {rank} sent {header.kind.name} in a group")
 

@@ -298,7 +298,7 @@ class GroupEndpoint:
         wire = sock if self.tls is None else self.tls.serve(sock)
         link = TcpLink(self.loop, wire, self, peer)
         self._waiting[link] = time.monotonic() + HANDSHAKE_SECONDS
-        self._gates[link] = authentication.Gate(self.key)
+        self._gates[link] = authentication.Gate(self.key, wire)
 
     def place(self, link: Link, header: Header) -> memoryview:
         """Memory for a greeting, and the proof of a key before it."""

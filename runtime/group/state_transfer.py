@@ -7,10 +7,12 @@ its bound, and receives checksummed segments straight into the arrays.
 """
 
 import math
+import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -42,14 +44,59 @@ _STALLED_SECONDS = 30.0
 _PING_SECONDS = 1.0
 _CLOSING_SECONDS = 5.0
 _MAX_READERS = 16
+_SETTLED_SECONDS = 2.0
+"""A reader has so long to begin."""
+_IDLE_BYTES = 1 << 20
+"""A second; who takes less may have to go for another."""
 
 
 class Snapshot:
-    """The provider of an endpoint's snapshots, and a bound on its readers."""
+    """The provider of an endpoint's snapshots, and a bound on its readers.
+
+    When all places are taken, a reader that takes less than `_IDLE_BYTES` a second
+    gives its own to the next: whoever reads nothing keeps nobody out.
+    """
 
     def __init__(self, provider: Provider) -> None:
         self.provider = provider
-        self.places = threading.BoundedSemaphore(_MAX_READERS)
+        self._lock = threading.Lock()
+        self._readers: dict[BlockingConnection, list[float]] = {}
+        """When each began, and the bytes that it took since."""
+
+    @contextmanager
+    def place(self, reader: BlockingConnection) -> Iterator[bool]:
+        """A place for a reader while the block runs; False: there is none."""
+        with self._lock:
+            if has_place := self._has_room():
+                self._readers[reader] = [time.monotonic(), 0.0]
+        try:
+            yield has_place
+        finally:
+            with self._lock:
+                self._readers.pop(reader, None)
+
+    def took(self, reader: BlockingConnection, count: int) -> None:
+        """A reader has taken so many bytes more."""
+        with self._lock:
+            if reader in self._readers:
+                self._readers[reader][1] += count
+
+    def _has_room(self) -> bool:
+        if len(self._readers) < _MAX_READERS:
+            return True
+        now = time.monotonic()
+        rates = {
+            reader: taken / max(now - began, 1e-6)
+            for reader, (began, taken) in self._readers.items()
+            if now - began > _SETTLED_SECONDS
+        }
+        slowest = min(rates, key=rates.__getitem__, default=None)
+        if slowest is None or rates[slowest] >= _IDLE_BYTES:
+            return False
+        del self._readers[slowest]
+        with suppress(OSError):
+            slowest.shutdown(socket.SHUT_RDWR)
+        return True
 
 
 def serve(wire: Wire, snapshot: Snapshot, hello: Mapping[str, Any]) -> None:
@@ -113,13 +160,11 @@ def _seconds(time: float | timedelta) -> float:
 def _serve(wire: Wire, snapshot: Snapshot, only: tuple[str, ...]) -> None:
     with BlockingConnection(wire, "a reader of the snapshot") as reader:
         try:
-            if not snapshot.places.acquire(blocking=False):
-                _refuse(reader, f"{_MAX_READERS} others are reading; try again")
-                return
-            try:
+            with snapshot.place(reader) as has_place:
+                if not has_place:
+                    _refuse(reader, f"{_MAX_READERS} others are reading; try again")
+                    return
                 _stream(reader, snapshot, only)
-            finally:
-                snapshot.places.release()
         except RuntimeFault:
             pass  # the reader has left
 
@@ -149,6 +194,7 @@ def _stream(
         for at in range(0, len(view), _SEGMENT):
             segment = view[at : at + _SEGMENT]
             _tell(reader, Frame(Kind.DATA, offset=at, payload=segment))
+            snapshot.took(reader, len(segment))
     _tell(reader, Frame(Kind.DONE))
     reader.ended(Patience(time.monotonic() + _CLOSING_SECONDS))
 

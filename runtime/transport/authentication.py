@@ -1,26 +1,32 @@
 """Authentication by a key that all members share.
 
 Before any other frame of a connection both ends prove that they have the key, with a
-fresh nonce of each, so that recorded frames cannot be played again:
+fresh nonce of each, so that recorded frames cannot be played again. The dialler is the
+first: who has no key hears nothing by which one could be guessed.
 
-    dialler                                   listener
-    AUTH  nonce_c                     ──►
-                                      ◄──     AUTH  nonce_s, HMAC(key, "listener", c, s)
-    PROOF HMAC(key, "dialler", c, s)  ──►     (then the greeting)
+    dialler                                       listener
+    AUTH  nonce_c                         ──►
+                                          ◄──     AUTH  nonce_s
+    PROOF HMAC(key, "dialler", c, s, b)   ──►
+                                          ◄──     PROOF HMAC(key, "listener", c, s, b)
 
-HMAC-SHA256 (RFC 2104). The key decides which process may connect; it does not
-hide frames, nor protect them from changes on the way (`tls` does).
+HMAC-SHA256 (RFC 2104). b is a digest of the listener's certificate where there is TLS:
+who passes the proofs of others on has another one, and speaks in nobody's name. The key
+decides which process may connect; it does not hide frames, nor protect them from
+changes on the way (`tls` does).
 """
 
 import hmac
 import os
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from pcp.errors import ConfigError, ProtocolError
 from pcp.runtime.transport import link
 from pcp.runtime.transport.blocking_io import BlockingConnection, Patience
 from pcp.runtime.transport.frame import MAX_TEXT, Frame, Kind, text
+from pcp.runtime.transport.peer_identity import MEMBERS
 
 if TYPE_CHECKING:
     from pcp.runtime.transport.tls import Tls
@@ -43,9 +49,11 @@ def checked(key: "bytes | str | None") -> Key:
     return raw
 
 
-def proof(key: bytes, who: str, nonce_c: bytes, nonce_s: bytes) -> bytes:
-    """The proof for these nonces of an end that has the key."""
-    said = b"\0".join((b"pcp", who.encode(), nonce_c, nonce_s))
+def proof(
+    key: bytes, who: str, nonce_c: bytes, nonce_s: bytes, binding: bytes = b""
+) -> bytes:
+    """The proof of an end that has the key, for these nonces over this channel."""
+    said = b"\0".join((b"pcp", who.encode(), nonce_c, nonce_s, binding))
     return hmac.digest(key, said, "sha256")
 
 
@@ -55,18 +63,19 @@ def dial(
     key: Key,
     tls: "Tls | None" = None,
     near: bool = False,
+    roles: Collection[str] = MEMBERS,
 ) -> link.Wire:
     """`link.dial`, TLS over it, and proofs both ways when there is a key.
 
-    ProtocolError when the other side has another key or a certificate that is
-    not good here, or none.
+    ProtocolError when the other side has another key, or a certificate that is not
+    good here, or of none of these `roles`, or none.
     """
     deadline = time.monotonic() + timeout
     sock: link.Wire = link.dial(address, timeout, near=near)
     try:
         if tls is not None:
             left = max(0.05, deadline - time.monotonic())
-            sock = tls.dial(sock, address, left)  # type: ignore[arg-type]
+            sock = tls.dial(sock, address, left, roles)  # type: ignore[arg-type]
         if key is not None:
             _prove(sock, address, deadline, key)
     except BaseException:
@@ -78,22 +87,38 @@ def dial(
 def _prove(sock: link.Wire, address: str, deadline: float, key: bytes) -> None:
     peer, mine = BlockingConnection(sock, address), os.urandom(NONCE_BYTES)
     peer.send(Frame(Kind.AUTH, payload=mine))
-    header, payload = peer.answer(Patience(deadline), MAX_TEXT)
-    if header.kind is not Kind.AUTH or len(payload) != NONCE_BYTES + PROOF_BYTES:
-        raise ProtocolError(
-            f"{address} does not prove that it has the key: {text(payload)}"
-        )
-    theirs, shown = bytes(payload[:NONCE_BYTES]), bytes(payload[NONCE_BYTES:])
-    if not hmac.compare_digest(shown, proof(key, "listener", mine, theirs)):
+    theirs = _answer(peer, deadline, Kind.AUTH, NONCE_BYTES)
+    bound = binding(sock)
+    peer.send(Frame(Kind.PROOF, payload=proof(key, "dialler", mine, theirs, bound)))
+    shown = _answer(peer, deadline, Kind.PROOF, PROOF_BYTES)
+    if not hmac.compare_digest(shown, proof(key, "listener", mine, theirs, bound)):
         raise ProtocolError(f"{address} has another key")
-    peer.send(Frame(Kind.PROOF, payload=proof(key, "dialler", mine, theirs)))
+
+
+def _answer(
+    peer: BlockingConnection, deadline: float, kind: Kind, length: int
+) -> bytes:
+    header, payload = peer.answer(Patience(deadline), MAX_TEXT)
+    if header.kind is Kind.REFUSE and kind is Kind.PROOF:
+        raise ProtocolError(f"{peer.peer} refuses our proof: {text(payload)}")
+    if header.kind is not kind or len(payload) != length:
+        raise ProtocolError(
+            f"{peer.peer} does not prove that it has the key: {text(payload)}"
+        )
+    return bytes(payload)
+
+
+def binding(wire: object) -> bytes:
+    """What proofs over this wire are bound to: b"" where it is not encrypted."""
+    return getattr(wire, "binding", b"")
 
 
 class Gate:
-    """The listener's side of one connection."""
+    """The listener's side of the connection over one wire."""
 
-    def __init__(self, key: Key) -> None:
-        self._key = key
+    def __init__(self, key: Key, wire: object = None) -> None:
+        self._key, self._wire = key, wire
+        self._shown = b""
         self._expected: bytes | None = None
         self.open = key is None
         """Whether the other end has proved that it has the key."""
@@ -110,13 +135,13 @@ class Gate:
         if not self.room(kind, len(payload)):
             raise ProtocolError(_GIVE_IT)
         if kind is Kind.AUTH and self._expected is None:
-            nonce = os.urandom(NONCE_BYTES)
-            self._expected = proof(self._key, "dialler", payload, nonce)
-            shown = proof(self._key, "listener", payload, nonce)
-            return Frame(Kind.AUTH, payload=nonce + shown)
+            nonce, bound = os.urandom(NONCE_BYTES), binding(self._wire)
+            self._expected = proof(self._key, "dialler", payload, nonce, bound)
+            self._shown = proof(self._key, "listener", payload, nonce, bound)
+            return Frame(Kind.AUTH, payload=nonce)
         if kind is Kind.PROOF and self._expected is not None and not self.open:
             if not hmac.compare_digest(payload, self._expected):
                 raise ProtocolError("another key")
             self.open = True
-            return None
+            return Frame(Kind.PROOF, payload=self._shown)
         raise ProtocolError(_GIVE_IT)

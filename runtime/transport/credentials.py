@@ -5,11 +5,13 @@
 `authentication` says what the key does, `tls` what the certificate does.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport.link import Wire
+from pcp.runtime.transport.peer_identity import MEMBERS
 
 if TYPE_CHECKING:
     from pcp.runtime.transport.tls import Tls
@@ -33,11 +35,12 @@ class Protection:
         """The credentials as keywords of `Endpoint.listen` and `fetch_snapshot`."""
         return {"key": self.key, "tls": self.tls}
 
-    def dial(self, address: str, timeout: float) -> Wire:
-        """A connected wire to a listener with the same protection.
+    def dial(
+        self, address: str, timeout: float, roles: Collection[str] = MEMBERS
+    ) -> Wire:
+        """A connected wire to a listener with the same protection, in such a role.
 
         ProtocolError when one end refuses the other, and why.
         """
-        return authentication.dial(
-            address, timeout, authentication.checked(self.key), self.tls
-        )
+        key = authentication.checked(self.key)
+        return authentication.dial(address, timeout, key, self.tls, roles=roles)

@@ -3,34 +3,51 @@
     tls = Tls(cert="member.pem", key="member.key", ca="group-ca.pem")
     Communicator.connect(address, rank=0, world_size=4, tls=tls)
 
-A process with a certificate that the group's own authority signed is a member;
-names in certificates are not checked, for members are dialled by addresses
-that change. A listener admits a dialler by one byte once its certificate is
-verified, so that a dialler learns of a refusal before it sends a frame.
+A process with a certificate that the group's own authority signed is a member; members
+are dialled by addresses that change, so no name in a certificate is one of a host. With
+an authority of identities it has a role, which is checked (`peer_identity`). With
+`KeyTls` no certificate says who a member is, but the key does (`authentication`): the
+proofs are bound to the listener's certificate, which it made for itself.
+
+A listener admits a dialler by one byte once its certificate is verified, so that a
+dialler learns of a refusal, and why, before it sends a frame.
 
 A `TlsSocket` has the interface of a socket. OpenSSL works on memory here, and the
 socket below keeps its mode: blocking with a limit in a thread that dials,
 non-blocking in a loop.
 """
 
+import hashlib
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError
 from pcp.runtime.transport.frame import HEADER_BYTES, MAGIC, Frame, Kind, pack_header
 from pcp.runtime.transport.link import Untrusted, os_errors
+from pcp.runtime.transport.peer_identity import (
+    MEMBERS,
+    PeerIdentity,
+    Revoked,
+    check,
+    namespace_of,
+    of_certificate,
+)
+
+Trust = Callable[[PeerIdentity | None], None]
+"""Raises `Untrusted` for a peer that may not be here."""
 
 _RECORD = 16 << 10
 """Bytes that one call encrypts: the limit of a TLS record."""
 _AT_ONCE = 512 << 10
 """Bytes that are encrypted at most before they go to the kernel."""
-_LET_IN = b"+"
+_LET_IN, _KEPT_OUT = b"+", b"-"
 _PLAIN = b"this group speaks TLS; give the same tls= to all members"
 _MEANINGS = {
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not good here: {detail}",
@@ -57,26 +74,75 @@ class Tls:
     cert: str | Path
     key: str | Path
     ca: str | Path
+    revoked: str | Path | None = None
+    """A file of identities that are refused, one a line; it is read again."""
 
     def check(self) -> None:
         """Read the files now; ConfigError when they do not fit together."""
-        _ = self._listening, self._dialling
+        _ = self._listening, self._dialling, self._binding, self._revoked.ids()
 
-    def serve(self, sock: socket.socket) -> "TlsSocket":
-        """The listener's end over an accepted socket; the first reads shake hands."""
-        return TlsSocket(sock, self._listening, server=True)
+    def serve(
+        self, sock: socket.socket, roles: Collection[str] = MEMBERS
+    ) -> "TlsSocket":
+        """The listener's end over an accepted socket; the first reads shake hands.
 
-    def dial(self, sock: socket.socket, peer: str, timeout: float) -> "TlsSocket":
+        Identities are admitted in one of these roles.
+        """
+        wrapped = TlsSocket(
+            sock, self._listening, server=True, trusts=self._trust(roles)
+        )
+        wrapped.binding = self._binding
+        return wrapped
+
+    def dial(
+        self,
+        sock: socket.socket,
+        peer: str,
+        timeout: float,
+        roles: Collection[str] = MEMBERS,
+    ) -> "TlsSocket":
         """The dialler's end, admitted. ProtocolError when one end refuses the other."""
-        wrapped = TlsSocket(sock, self._dialling, server=False)
+        trusts = self._trust(roles)
+        wrapped = TlsSocket(sock, self._dialling, server=False, trusts=trusts)
         wrapped.settimeout(timeout)
         with os_errors(peer, "shaking hands"):
             said = wrapped.recv(1)
         if not said:
             raise PeerLost(f"{peer} closed the connection while shaking hands")
+        if said == _KEPT_OUT:
+            with os_errors(peer, "shaking hands"):
+                why = wrapped.recv(_RECORD).decode("utf-8", "replace")
+            why = "".join(c for c in why if c.isprintable())
+            raise ProtocolError(f"{peer} refuses us: {why}")
         if said != _LET_IN:
             raise ProtocolError(f"{peer} speaks TLS, but not as a member does")
         return wrapped
+
+    def is_revoked(self, peer: PeerIdentity | None) -> bool:
+        """Whether a peer that was let in is one no longer."""
+        return peer is not None and peer.id in self._revoked.ids()
+
+    def _trust(self, roles: Collection[str]) -> Trust:
+        """What is asked of a peer behind its certificate's signature."""
+        namespace = namespace_of(self._dialling.get_ca_certs())
+        if namespace is None:
+            return lambda peer: None
+        return lambda peer: check(peer, namespace, roles, self._revoked.ids())
+
+    @cached_property
+    def _revoked(self) -> Revoked:
+        return Revoked(self.revoked)
+
+    @cached_property
+    def _binding(self) -> bytes:
+        """Of our own certificate, for proofs over the connections that we listen to."""
+        try:
+            text = Path(self.cert).read_text(encoding="ascii")
+            end = "-----END CERTIFICATE-----"
+            first = text[text.index("-----BEGIN CERTIFICATE") : text.index(end)] + end
+            return _digest(ssl.PEM_cert_to_DER_cert(first))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"tls: no certificate in cert={self.cert}") from error
 
     @cached_property
     def _listening(self) -> ssl.SSLContext:
@@ -108,13 +174,71 @@ class Tls:
         return context
 
 
+@dataclass(frozen=True)
+class KeyTls(Tls):
+    """TLS for members with a key and no certificates: all is encrypted.
+
+    Use it with a `key` alone: its proofs are what is trusted. The listener's
+    certificate is one that this process made for itself, which takes `cryptography`.
+    """
+
+    cert: str | Path = ""
+    key: str | Path = ""
+    ca: str | Path = ""
+
+    def _trust(self, roles: Collection[str]) -> Trust:
+        return lambda peer: None
+
+    @cached_property
+    def _made(self) -> tuple[bytes, bytes]:
+        from pcp.runtime.transport.certificates import own
+
+        return own()
+
+    @cached_property
+    def _binding(self) -> bytes:
+        return _digest(ssl.PEM_cert_to_DER_cert(self._made[0].decode()))
+
+    @cached_property
+    def _listening(self) -> ssl.SSLContext:
+        context = self._context(ssl.PROTOCOL_TLS_SERVER)
+        context.num_tickets = 0
+        with TemporaryDirectory(prefix="pcp-") as folder:  # mode 0700
+            cert, key = Path(folder, "cert.pem"), Path(folder, "key.pem")
+            for file, content in zip((cert, key), self._made, strict=True):
+                file.write_bytes(content)
+            context.load_cert_chain(cert, key)
+        return context
+
+    def _context(self, side: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(side)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def _digest(certificate: bytes) -> bytes:
+    return hashlib.sha256(certificate).digest()
+
+
 class TlsSocket:
     """The part of a socket's interface that links and handshakes use."""
 
+    binding = b""
+    """A digest of the listener's certificate, once hands are shaken."""
+    identity: PeerIdentity | None = None
+    """Of the peer, if its certificate has one, once hands are shaken."""
+
     def __init__(
-        self, sock: socket.socket, context: ssl.SSLContext, *, server: bool
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        server: bool,
+        trusts: Trust = lambda peer: None,
     ) -> None:
-        self._sock = sock
+        self._sock, self._trusts = sock, trusts
         self._server = server
         self._timeout = sock.gettimeout()
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -194,6 +318,17 @@ class TlsSocket:
             self._tls.do_handshake()
         finally:
             self._push()
+        self.identity = of_certificate(self._tls.getpeercert())
+        try:
+            self._trusts(self.identity)
+        except Untrusted as error:
+            if self._server:
+                why = str(error).replace("its", "our", 1).encode()
+                self._tls.write(_KEPT_OUT + why)
+                self._push()
+            raise
+        if not self._server:
+            self.binding = _digest(self._tls.getpeercert(binary_form=True) or b"")
         self._shaken = True
         if self._server:
             self._tls.write(_LET_IN)

@@ -27,10 +27,12 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": FLOOR,
     "training": FLOOR | {"runtime"},
     "engines": FLOOR | {"runtime"},
+    "serving": FLOOR | {"runtime", "training"},
     "tools": FLOOR | set(ROOMS),
 }
 # What may be imported from outside, when a module is loaded and inside functions.
 PICTURES = {"matplotlib", "prometheus_client", "rich", "wandb"}
+WEB = {"starlette", "uvicorn", "tokenizers", "jinja2", "llguidance"}
 FOREIGN: dict[str, tuple[set[str], set[str]]] = {
     "pcp": ({"numpy", "pydantic"}, set()),
     "dialect": ({"numpy", "torch_mlir"}, set()),
@@ -39,11 +41,22 @@ FOREIGN: dict[str, tuple[set[str], set[str]]] = {
     "autodiff": ({"numpy"}, set()),
     "compiler": ({"numpy", "pydantic"}, {"iree"}),
     "runtime": ({"numpy", "iree", "xxhash"}, {"prometheus_client"}),
-    "training": ({"numpy", "pydantic"}, PICTURES),
+    "training": ({"numpy", "pydantic"}, PICTURES | {"tokenizers"}),
     "engines": ({"numpy", "torch"}, {"mpi4py"}),
+    "serving": ({"numpy", "pydantic", *WEB}, {"prometheus_client"}),
     "tools": (
         {"numpy", "pydantic"},
-        {"iree", "jax", "matplotlib", "ray", "rich", "torch", "torch_mlir", "yaml"},
+        {
+            "iree",
+            "jax",
+            "matplotlib",
+            "nbformat",
+            "ray",
+            "rich",
+            "torch",
+            "torch_mlir",
+            "yaml",
+        },
     ),
 }
 KNOWN_FOREIGN = set().union(*(a | b for a, b in FOREIGN.values()))

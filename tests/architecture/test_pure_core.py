@@ -1,4 +1,4 @@
-"""The state machine of a training run touches no socket, file, thread or clock.
+"""The state machines of training and serving touch no socket, file, thread or clock.
 
 Nor does any module that it imports, directly or through others.
 """
@@ -11,6 +11,7 @@ from helpers.present import present
 from helpers.repository.sources import ROOT, imported
 
 from pcp import errors
+from pcp.serving import scheduler
 from pcp.training.config import experiment
 from pcp.training.coordinator import training_run
 from pcp.training.shepherd import shepherd
@@ -79,6 +80,11 @@ def test_the_state_machine_touches_nothing() -> None:
     assert len(modules) > 25, "the test would be vacuous"
     assert {start, messages.__name__, errors.__name__} <= modules
     assert impure(start) == {}
+
+
+def test_the_scheduler_touches_nothing() -> None:
+    assert len(reached(scheduler.__name__)) > 2, "the test would be vacuous"
+    assert impure(scheduler.__name__) == {}
 
 
 def test_the_shell_touches_all_of_it() -> None:

@@ -10,6 +10,7 @@ WORKER = (
     "pcp.runtime.program.executor",
     "pcp.runtime.communicator.communicator",
     "pcp.training.worker.worker",
+    "pcp.serving.interface",
 )
 
 

@@ -16,6 +16,7 @@ from pcp.errors import IRError, PassError
 CASES = (
     *("by_arguments", "by_constraint", "two_axes", "nested", "gradient"),
     *("whole_body", "members", "ring", "mean_of_groups", "left_axes"),
+    *("nested_maps", "factors"),
 )
 
 
@@ -192,16 +193,47 @@ def test_axes_left_to_the_compiler_cut_nothing_in_a_body() -> None:
     assert '"y"' not in found.partition("func.func")[2]
 
 
-def test_a_shard_map_in_another_is_refused() -> None:
-    inner = """    %r = "sdy.manual_computation"(%b) <{in_shardings = CUT, manual_axes =
-      #sdy<manual_axes{"y"}>, out_shardings = CUT}> ({
+def _within(body: str, sharding: str = '[{"y"}, {}]', outer: str = '"x"') -> str:
+    """A shard_map along y, from %p to %q, in one along `outer`."""
+    cut = f"#sdy.sharding_per_value<[<@m, {sharding}>]>"
+    inner = f"""    %r = "sdy.manual_computation"(%b) <{{in_shardings = {cut},
+      manual_axes = #sdy<manual_axes{{"y"}}>, out_shardings = {cut}}}> ({{
     ^bb0(%p: tensor<2x4xf32>):
-      %q = stablehlo.negate %p : tensor<2x4xf32>
+{body}
       "sdy.return"(%q) : (tensor<2x4xf32>) -> ()
-    }) : (tensor<4x4xf32>) -> tensor<4x4xf32>"""
-    cut = '#sdy.sharding_per_value<[<@m, [{"y"}, {}]>]>'
-    with pytest.raises(IRError, match=r"3:8: .*a shard_map in a shard_map; write one"):
-        parse(_mapped(inner.replace("CUT", cut), '"x"'))
+    }}) : (tensor<4x4xf32>) -> tensor<4x4xf32>"""
+    return _mapped(inner, outer)
+
+
+NESTED = "      %q = stablehlo.negate %p : tensor<2x4xf32>"
+
+
+def test_a_shard_map_in_another_takes_its_part_and_joins_parts() -> None:
+    text = str(parse(_within(NESTED)))
+    words = ("to_part", "dynamic_slice", "negate", "all_gather", "from_part")
+    places = [text.index(word) for word in words]
+    assert places == sorted(places)
+    assert text.count("to_part") == 1
+    assert 'axes = ["y"], dim = 0' in text
+    assert "sdy" not in text
+
+
+def test_an_outer_body_knows_members_where_an_inner_one_does() -> None:
+    """The outer cuts nothing, and may not become a program of whole tensors."""
+    inner = _sum("[[0, 1], [2, 3]]").replace("%r", "%q").replace("%b", "%p")
+    text = _within(inner.replace("4x4", "8x4"), "[{}, {}]").replace(
+        '{"x"}, {}', "{}, {}"
+    )
+    for shape in ("2x4", "4x4"):
+        text = text.replace(shape, "8x4")
+    found = str(parse(text))
+    assert found.count("to_part") == found.count("from_part") == 1
+
+
+def test_an_inner_shard_map_that_leaves_sums_open_is_refused() -> None:
+    said = '[{"y"}, {}], unreduced={"y"}'
+    with pytest.raises(IRError, match=r"6:10: .*in the body of another shard_map"):
+        parse(_within(NESTED, said))
 
 
 def test_a_part_that_is_none_is_refused() -> None:

@@ -8,7 +8,9 @@ import pytest
 from helpers.models.bigram_stablehlo import BATCH, BLOCK, KEYS, MODEL, VOCABULARY
 
 from pcp.compiler import driver
+from pcp.errors import ConfigError
 from pcp.tools.cli import main
+from pcp.training.storage import first_values, safetensors_io
 
 NAMED = MODEL
 for _name, _role in (("table", "param"), ("ids", "data"), ("targets", "data")):
@@ -49,7 +51,30 @@ def content(name, made, **keys):
     return write
 
 
+def weights(**given):
+    """Writes these as initial weights, of a text that can be taken."""
+
+    def write(folder):
+        with open(folder / "w.safetensors", "wb") as file:
+            safetensors_io.write(file, given)
+        return arrays(ids=ROWS, targets=ROWS)(folder) | {
+            "initial_weights": "w.safetensors"
+        }
+
+    return write
+
+
+SQUARE = np.zeros((VOCABULARY, VOCABULARY), np.float32)
+
 CASES = {
+    "weights": (
+        weights(tabel=SQUARE),
+        "w.safetensors lacks 1 of the model's 1 tensors: 'table'. Did you mean 'tabel'",
+    ),
+    "shape of weights": (
+        weights(table=SQUARE[1:]),
+        r"initial_weights: table is \[63, 64\] in .*, the model's is \[64, 64\]",
+    ),
     "names": (arrays(id=ROWS, targets=ROWS), "no 'ids' .* Did you mean 'id'"),
     "shape": (
         arrays(ids=ROWS[:, 1:], targets=ROWS),
@@ -90,3 +115,14 @@ def test_what_is_wrong_with_the_data_is_one_line(case, tmp_path, monkeypatch, ca
     error = capsys.readouterr().err
     assert error.count("\n") == 1, error
     assert re.search(said, error), error
+
+
+def test_all_weights_that_are_missing_are_listed() -> None:
+    names = [f"layers.{i}.w" for i in range(20)]
+    listed = ", ".join(map(repr, names[1:13]))
+    with pytest.raises(ConfigError) as error:
+        first_values.check_names("w.safetensors", names, ["layers.0.w", "layer.1.w"])
+    assert str(error.value) == (
+        "initial_weights: w.safetensors lacks 19 of the model's 20 tensors: "
+        f"{listed} and 7 more. Did you mean 'layer.1.w'?"
+    )

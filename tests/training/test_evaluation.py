@@ -1,5 +1,6 @@
 """Validation runs the model as it is evaluated: torch's eval() and JAX's `evaluate`."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from helpers.worlds.training_cluster import load_bundle
 
 import pcp
 from pcp.errors import IRError, PassError
+from pcp.tools.cli import main
 from pcp.training.data.dataset import Batch
+from pcp.training.storage import checkpoint
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -192,8 +195,6 @@ def test_what_evaluates_gives_the_same_results() -> None:
 def test_export_of_jax_says_what_arguments_are(
     tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    from pcp.tools.cli import main
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.py").write_text(
         "import jax, jax.numpy as jnp\n"
@@ -227,9 +228,51 @@ def test_an_average_begins_as_the_weights_that_are_given(algorithm: str) -> None
     trainer = load_bundle(bundle.to_bytes())
     trainer.restore({"parameter/w": w}, 0)
     trainer.begin(1, 1)
-    held = np.array(trainer.steps.held("state")["state", "ema.w"])
+    held = np.array(trainer.steps.held("model_state")["model_state", "ema.w"])
     trainer.steps.start(0, {"w": w + 1})
-    started = np.array(trainer.steps.held("state")["state", "ema.w"])
+    started = np.array(trainer.steps.held("model_state")["model_state", "ema.w"])
     trainer.close()
     np.testing.assert_array_equal(held, w)
     np.testing.assert_array_equal(started, w + 1)
+
+
+@pytest.mark.parametrize("evaluated", ["averages", "parameters"])
+def test_validation_takes_the_average_of_two_workers(
+    evaluated: str, tmp_path: Path
+) -> None:
+    """One average of all, after rounds of `average`; the checkpoint's loss by numpy."""
+    rows = np.random.default_rng(0).normal(size=(64, WIDTH)).astype(np.float32)
+    np.savez(tmp_path / "rows.npz", x=rows, y=rows.sum(1))
+    x, y = _batch(0)
+
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        return ((x @ w - y) ** 2).mean()
+
+    module = pcp.from_jax(loss, np.zeros(WIDTH, np.float32), x, y)
+    (tmp_path / "m.mlir").write_text(str(module))
+    said = {
+        "model_path": str(tmp_path / "m.mlir"),
+        "data_path": str(tmp_path / "rows.npz"),
+        "checkpoint_dir": str(tmp_path / "runs"),
+        "validation_fraction": 0.25,
+        "validate_every": 1,
+        "outer_loop_steps": 3,
+        "tau": 2,
+        "optimizer": "sgd",
+        "learning_rate": 0.05,
+        "algorithm": "average",
+        "sampling": "fifo",
+        "ema": 0.9,
+        "evaluated": evaluated,
+    }
+    (tmp_path / "x.json").write_text(json.dumps(said))
+    assert main(["train", str(tmp_path / "x.json"), "--workers", "2"]) == 0
+    (run,) = (tmp_path / "runs").glob("run_*")
+    saved, _ = checkpoint.newest(run)
+    own, average = saved.parameters["w"], saved.state["ema.w"]
+    assert np.abs(own - average).max() > 0.1 * np.abs(own).max()
+    assert not any("ema.w" in worker for worker in saved.workers)
+    found = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    weights = average if evaluated == "averages" else own
+    wanted = loss(weights, rows[48:], rows[48:].sum(1))
+    assert found["validation_loss"] == pytest.approx(float(wanted), rel=1e-5)

@@ -137,6 +137,7 @@ def test_all_workers_may_die(tmp_path, processes):
         tmp_path, outer_loop_steps=10, checkpoint_every=3, heartbeat_limit_seconds=1.5
     )
     shepherd, watcher, thread = start_shepherd(exp, workers=2)
+    shepherd.state.grace = 0.3  # nobody will bring the state
     crew = [processes.start(WORKER, name, shepherd.port, 0.03) for name in ("a", "b")]
     watcher.wait_for_round(5)
     for process in crew:

@@ -9,7 +9,7 @@ import pytest
 from helpers.models.token_batches import pair
 from helpers.servers.processes import Processes
 from helpers.worlds.island_rank import POINTS
-from helpers.worlds.training_cluster import crew_member
+from helpers.worlds.training_cluster import crew_member, load_bundle
 from helpers.worlds.training_runs import (
     Background,
     Watcher,
@@ -23,8 +23,9 @@ from pcp.training.data.dataset import token_inputs
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
-from pcp.training.storage.ledger import check
+from pcp.training.storage.ledger import check, read
 from pcp.training.storage.run_folder import RunFolder
+from pcp.training.storage.snapshots import snapshot_of
 
 torch = pytest.importorskip("torch")
 
@@ -219,3 +220,28 @@ def test_a_rank_sends_its_share_of_what_a_whole_worker_sends(tmp_path: Path) -> 
         run, _ = trained(folder, content, count, mesh, tau=2, outer_loop_steps=4)
         sent[count] = [r.bytes_sent_per_worker * 2 / count for r in run.watcher.rounds]
     assert sent[4] == pytest.approx([each / 2 for each in sent[2]], rel=0.02)
+
+
+@SLOW
+def test_a_checkpoint_of_islands_goes_on_as_whole_workers_and_back(
+    tmp_path: Path, model: Tiny, averaging: bytes
+) -> None:
+    """The validation loss of a state is that of any mesh; no sample is used twice."""
+    algorithm = "diloco{lr=1.0,momentum=0.0}"
+    whole = compiled(tmp_path, model, None, algorithm, f"sgd{{lr={RATE}}}")
+    keys = {"tau": 2, "max_epochs": 50}
+    run, saved = trained(tmp_path, averaging, 4, "tp=2", outer_loop_steps=3, **keys)
+    number, loss, _ = run.watcher.validations[-1]
+    trainer, corpus = load_bundle(whole), Corpus(run.exp, INPUTS)
+    trainer.restore(snapshot_of(saved), 0)
+    batches = range(corpus.validation_batches)
+    again = np.mean([trainer.evaluate(corpus.validation(i)) for i in batches])
+    trainer.close()
+    assert number == 3
+    assert loss == pytest.approx(again, abs=1e-6)
+    trained(tmp_path, whole, 2, None, outer_loop_steps=5, **keys)
+    run, saved = trained(tmp_path, averaging, 4, "tp=2", outer_loop_steps=7, **keys)
+    records = read(run.run.ledger)[0]
+    cut = [(r["round"], r["mesh"]) for r in records if r["kind"] == "recut"]
+    assert cut == [(3, None), (5, "tp=2")]
+    assert saved.round == 7

@@ -18,6 +18,10 @@ sends in a ring over that time: arrays of one size compare across worlds by it.
 measures every edge between the members, shows the ring that suits them, by how much
 it is faster than the order of ranks, and who is late. `--slow 0:1:20` makes the way
 from member 0 to 1 carry 20 MB/s, to see it avoided.
+
+    pcp bench serve http://127.0.0.1:8000 --concurrency 1 4 16
+
+asks a server of OpenAI's API; its flags are its own (`pcp bench serve --help`).
 """
 
 import statistics
@@ -38,6 +42,7 @@ from pcp.errors import MissingPackage, RuntimeFault, UsageError, install
 from pcp.tools.commands import bench_topology
 from pcp.tools.pages import topology_plot
 from pcp.tools.pages.bench_plot import svg
+from pcp.tools.serving import bench_serve
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.signals import in_order
 from pcp.training.process.child_environment import child_environment
@@ -72,7 +77,7 @@ def parser() -> Parser:
         prog=PROG, description=__doc__, example="pcp bench collectives --world 4"
     )
     add = parser.add_argument
-    add("what", choices=("collectives", "topology"))
+    add("what", choices=("collectives", "topology", "serve"))
     add("--world", type=int, default=2, metavar="N", help="members")
     add("--sizes", type=float, nargs="+", default=[0.0625, 1, 16], metavar="MiB")
     add("--op", nargs="+", choices=tuple(OPS), default=["all_reduce"])
@@ -94,8 +99,12 @@ def _streams(text: str) -> "int | str":
     return text if text == "auto" else int(text)
 
 
-def _main(argv: Sequence[str]) -> None:
+def _main(argv: Sequence[str]) -> int | None:
+    if argv[:1] == ["serve"]:
+        return bench_serve.run_sweep(argv[1:])
     flags = parser().parse_args(argv)
+    if flags.what == "serve":
+        raise UsageError("pcp bench serve has flags of its own: say serve first")
     if (flags.rank is None) != (flags.connect is None):
         raise UsageError("--rank and --connect go together")
     if flags.world < 2 or flags.rounds < 1 or min(flags.sizes) <= 0:

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pcp.errors import ConfigError, ProtocolError
+from pcp.errors import ConfigError, PeerLost, ProtocolError, counted
 from pcp.runtime.transport.credentials import Protection
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.protection import add_protection_flags, protection
+from pcp.training.storage import ledger
 from pcp.training.storage.control_file import read_control
+from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import OPEN, connect
 from pcp.training.wire.messages import Heartbeat, Order, Refused, Taken
 
@@ -79,4 +81,21 @@ def _main(argv: Sequence[str]) -> None:
     elif flags.number is not None:
         raise ConfigError(f"{flags.action} takes no number")
     folder, protected = Path(flags.run), protection(flags)
-    print(give(folder, order, flags.host, flags.timeout, protected))
+    try:
+        print(give(folder, order, flags.host, flags.timeout, protected))
+    except PeerLost as error:
+        if flags.host is not None or (rounds := _ended_after(folder)) is None:
+            raise
+        raise ConfigError(
+            f"{folder}: the run is finished, after {counted(rounds, 'round')}: it "
+            f"takes no orders. pcp show {folder} shows it"
+        ) from error
+
+
+def _ended_after(folder: Path) -> int | None:
+    """The rounds of a run that is complete; None for one that can go on."""
+    run_folder = RunFolder(folder.resolve())
+    if not run_folder.begun:
+        return None
+    progress = ledger.replayed(ledger.read(run_folder.ledger)[0]).progress
+    return progress.committed if progress.ended else None

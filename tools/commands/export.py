@@ -70,6 +70,12 @@ def parser() -> Parser:
         metavar="ROUND",
         help="with --hf: a checkpoint's folder, whose weights OUT is to have",
     )
+    parser.add_argument(
+        "--evaluated",
+        choices=("averages", "parameters"),
+        default="averages",
+        help="with --checkpoint: the weights' averages where it has them, or not",
+    )
     parser.add_argument("--model-file", metavar="FILE.py", help="as in --torch")
     parser.add_argument("--class-name", metavar="CLASS", help="as in --torch")
     parser.add_argument("-o", "--out", metavar="M.mlir", help="default: FILE.mlir")
@@ -210,12 +216,18 @@ def _main_hf(options: Namespace) -> None:
 def _save_hf(options: Namespace) -> None:
     from pcp.tools.support.hf_folder import save
     from pcp.training.storage.checkpoint import load
+    from pcp.training.storage.state_names import AVERAGE, averaged
 
     if not options.out:
         raise UsageError("--checkpoint needs -o, the folder to write")
     found = load(options.checkpoint)
-    save(options.hf, found.parameters | found.state, options.out)
-    print(f"{options.out}: the weights of {options.checkpoint}, for from_pretrained")
+    trained, what = found.parameters, "weights"
+    if options.evaluated == "averages" and any(
+        AVERAGE + n in found.state for n in trained
+    ):
+        trained, what = averaged(trained, found.state), "averages of the weights"
+    save(options.hf, trained | found.state, options.out)
+    print(f"{options.out}: the {what} of {options.checkpoint}, for from_pretrained")
 
 
 def _source(options: Namespace) -> tuple[str, str, str]:
@@ -344,8 +356,7 @@ _EXPORTERS = {"torch": _export_torch, "jax": _export_jax}
 
 
 def _write(path: Path, content: bytes) -> None:
-    if not path.parent.is_dir():
-        raise ConfigError(f"{path.parent}: no such folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
 
 

@@ -7,16 +7,23 @@ from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from pcp.errors import MissingPackage
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import MAX_PORT, Parser, port_number, run
-from pcp.tools.support.protection import add_protection_flags, protection
+from pcp.tools.support.protection import (
+    add_insecure_flag,
+    add_protection_flags,
+    protection,
+    require_protection,
+)
 from pcp.tools.support.signals import at_once, on_signals
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.completion import Outcome
+from pcp.training.observe.callbacks import Callbacks, Calls
 from pcp.training.observe.dashboard import Dashboard, PlainLog
 from pcp.training.observe.journal import Journal
 from pcp.training.observe.metrics import Fanout, MetricsFile, Observer, read
@@ -24,6 +31,7 @@ from pcp.training.observe.past_run import write_report
 from pcp.training.observe.prometheus import Prometheus
 from pcp.training.observe.web import WebPage
 from pcp.training.shepherd.shepherd import Shepherd
+from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import nonfinite
 from pcp.training.storage.round_record import Round, data_wait_share
 from pcp.training.storage.run_folder import RunFolder
@@ -42,7 +50,7 @@ def parser() -> Parser:
     parser = Parser(
         prog=PROG,
         description="Coordinate a training run.",
-        example="pcp shepherd --config experiment.json --host 0.0.0.0 --workers 8",
+        example="pcp shepherd --config x.json --host 0.0.0.0 --key-file run.key",
     )
     add = parser.add_argument
     add("--config", required=True, metavar="FILE", help="the experiment (JSON)")
@@ -57,6 +65,7 @@ def parser() -> Parser:
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
     add_web(parser)
+    add_insecure_flag(parser)
     add_protection_flags(parser)
     # Of the predecessor, whose command lines still work: a finished run ends anyway.
     add("--terminate", action="store_true", help=SUPPRESS)
@@ -66,12 +75,14 @@ def parser() -> Parser:
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     protected = protection(flags)
-    experiment = jobs.read_experiment(
-        flags.config, flags.model, flags.algorithm, jobs.with_islands(flags)
-    )
+    require_protection(flags.host, protected, flags.insecure)
+    flags.changes = jobs.with_islands(flags)
+    experiment = jobs.read_run(flags)
+    jobs.check_islands(flags, experiment)
     jobs.check_compiler(experiment.model_path)
     resume = flags.resume or experiment.should_resume
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)
+    folder.keep_changes(dict(flags.changes))
     screen = {"plain": flags.no_dashboard, "web": flags.web}
     with watched(experiment, folder, **screen) as observer:
         shepherd = Shepherd(
@@ -121,7 +132,10 @@ def _web_address(text: str) -> tuple[str, int] | None:
 
 @contextmanager
 def watched(
-    experiment: Experiment, folder: RunFolder, **screen: Any
+    experiment: Experiment,
+    folder: RunFolder,
+    callbacks: Sequence[Callbacks] = (),
+    **screen: Any,
 ) -> Iterator[Fanout]:
     """What surrounds a run's shepherd: who watches (`watch`), and a good end.
 
@@ -133,7 +147,7 @@ def watched(
         on_signals(at_once),
         jobs.discarded_unless_begun(folder),
         interrupts.no_compiler_left(),
-        closing(watch(experiment, folder, **screen)) as observer,
+        closing(watch(experiment, folder, callbacks, **screen)) as observer,
     ):
         yield observer
 
@@ -141,15 +155,16 @@ def watched(
 def watch(
     experiment: Experiment,
     folder: RunFolder,
+    callbacks: Sequence[Callbacks] = (),
     *,
     plain: bool,
     web: tuple[str, int] | None = None,
 ) -> Fanout:
-    """Everybody who watches a run: screen, web page, metrics file, W&B."""
+    """Everybody who watches a run: screen, web page, metrics file, W&B, callbacks."""
     past = read(folder.metrics) if folder.metrics.exists() else ([], {})
     page = _web_page(experiment, past, *web) if web else []
     rounds = experiment.outer_loop_steps
-    observers: list[Observer] = [MetricsFile(folder.metrics), *page]
+    observers: list[Observer] = [MetricsFile(folder.metrics, jobs.say), *page]
     observers.append(Journal(rounds, folder.log, folder.workers))
     observers += jobs.wandb_observer(experiment, folder.name)
     if sys.stdout.isatty() and not plain:
@@ -158,7 +173,7 @@ def watch(
         observers.append(Dashboard(rounds, Console()))
     else:
         observers.append(PlainLog(rounds, jobs.say))
-    fanout = Fanout(observers)
+    fanout = Fanout([*observers, *map(Calls, callbacks)])
     for shown in page[:1]:
         fanout.log(f"web page {shown.url}")
     return fanout
@@ -179,12 +194,15 @@ def _web_page(experiment: Experiment, past, host: str, port: int) -> list[Any]:
 
 
 def conclude(folder: RunFolder, outcome: Outcome) -> None:
-    """Draw the plot, write the report and print the summary."""
+    """Draw the plot, write the report and print the summary.
+
+    The first and the final loss are alike: means over a round.
+    """
     rounds, validations = read(folder.metrics)
     early = " (cancelled; --resume goes on)" if outcome.cancelled else ""
     lines = {"rounds": f"{outcome.rounds}{early}"}
     if rounds:
-        lines["first loss"] = f"{rounds[0].loss_first:.4f}"
+        lines["first loss"] = f"{rounds[0].loss:.4f}"
         lines["final loss"] = f"{rounds[-1].loss:.4f}"
     if bad := nonfinite.summary(rounds):
         lines["not finite"] = bad
@@ -199,11 +217,25 @@ def conclude(folder: RunFolder, outcome: Outcome) -> None:
         lines["bytes sent"] = f"{sent:,} per worker and round"
     if rounds:
         lines["loss plot"] = _plotted(folder, rounds, validations)
+    if outcome.best is not None:
+        round_, loss = outcome.best
+        lines["best round"] = f"{round_}, validation loss {loss:.4f}"
+        if (best := best_folder(folder, outcome)) is not None:
+            lines["best checkpoint"] = str(best)
     lines["report"] = str(write_report(folder.path))
     lines["metrics"] = str(folder.metrics)
     lines["checkpoint"] = outcome.checkpoint or "none"
     for name, value in lines.items():
         jobs.say(f"{name:<16}{value}")
+
+
+def best_folder(folder: RunFolder, outcome: Outcome) -> Path | None:
+    """The checkpoint of the best round, if there is one of it."""
+    if outcome.best is None:
+        return None
+    found = checkpoints.folders(folder.path)
+    there = [f for f in found if checkpoints.round_of(f) == outcome.best[0]]
+    return there[0] if there else None
 
 
 def _plotted(

@@ -2,12 +2,16 @@
 
 import os
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from pcp.errors import RuntimeFault, UsageError
+from pcp.runtime.transport.credentials import Protection
 from pcp.tools.commands.node import worker_command
-from pcp.tools.commands.shepherd import add_web, conclude, watched
+from pcp.tools.commands.shepherd import add_web, best_folder, conclude, watched
 from pcp.tools.support import hf_training, interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
@@ -18,12 +22,16 @@ from pcp.tools.support.protection import (
     protection_arguments,
 )
 from pcp.tools.support.signals import on_signals
+from pcp.training.config.experiment import Experiment
+from pcp.training.coordinator import monitor
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.observe import metrics
+from pcp.training.observe.callbacks import Callbacks
 from pcp.training.process.node_manager import NodeManager
 from pcp.training.process.supervisor import spawner
 from pcp.training.shepherd.shepherd import Shepherd
-from pcp.training.storage.run_folder import WORKER_LOG
+from pcp.training.storage.run_folder import WORKER_LOG, RunFolder
+from pcp.training.wire.channel import OPEN
 
 PROG = "pcp train"
 CONFIG = "demo.json"
@@ -72,65 +80,134 @@ def parser() -> Parser:
     return parser
 
 
+@dataclass(frozen=True)
+class Trained:
+    """A run that has ended: its folder, and how."""
+
+    folder: Path
+    outcome: Outcome
+
+    @property
+    def best(self) -> Path | None:
+        """The checkpoint with the best held-out loss, if it is kept."""
+        return best_folder(RunFolder(self.folder), self.outcome)
+
+
+@dataclass(frozen=True)
+class Place:
+    """How a run lies on this machine; what is None follows from the others."""
+
+    workers: int | None = None
+    backend: str = "cpu"
+    target: str | None = None
+    device: str | None = None
+    port: int = 0
+    protection: Protection = OPEN
+    protection_arguments: Sequence[str] = ()
+
+
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     request = _requested(flags)
-    experiment = jobs.read_experiment(
-        flags.config,
-        flags.model,
-        flags.algorithm,
-        jobs.with_islands(flags),
-        flags.hf,
-    )
-    workers = experiment.workers if flags.workers is None else flags.workers
-    if workers < 1:
-        raise UsageError("--workers: at least one")
-    if flags.islands is not None and experiment.mesh is None:
-        raise UsageError("--islands: say what an island is, --mesh tp=2")
-    count = workers * experiment.ranks
-    target = jobs.target_here(flags.backend, flags.target)
-    device = flags.device or _local_device(flags.backend, count)
-    slots = range(count)
-    uris = [device or jobs.device_of(flags.backend, slot) for slot in slots]
+    flags.changes = jobs.with_islands(flags)
+    experiment = jobs.read_run(flags, flags.hf)
+    jobs.check_islands(flags, experiment)
     jobs.check_compiler(experiment.model_path)
     if request is not None:
         experiment = hf_training.prepared(experiment, request)
-    jobs.check_devices(uris, target, experiment.model_path)
-    protected = protection(flags)
+    place = Place(
+        flags.workers,
+        flags.backend,
+        flags.target,
+        flags.device,
+        flags.port,
+        protection(flags),
+        protection_arguments(flags),
+    )
+    started = _started(experiment, place)
     resume = flags.resume or experiment.should_resume
     folder, _ = jobs.run_folder(experiment, resume=resume, where=flags.run)
+    folder.keep_changes(dict(flags.changes))
     if flags.detach:
         return detached(folder, argv)
     screen = {"plain": flags.no_dashboard, "web": flags.web}
-    with watched(experiment, folder, **screen) as observer:
-        shepherd = Shepherd(
-            experiment,
-            folder,
-            jobs.compiler_for(experiment, observer.log),
-            observer,
-            port=flags.port,
-            workers=workers,
-            protection=protected,
-        )
-        with closing(shepherd):
-            outcome = _complete(shepherd)
-            if outcome is None:
-                observer.log(f"run {folder.path}, shepherd on port {shepherd.port}")
-                shepherd.prepare(target)  # a bad model is told before workers start
-                command = worker_command(
-                    "127.0.0.1",
-                    shepherd.port,
-                    backend=flags.backend,
-                    target=target,
-                    device=device,
-                    protected=protection_arguments(flags),
-                )
-                outcome = _supervised(shepherd, count, command)
-    conclude(folder, outcome)
-    if request is not None and outcome.checkpoint:
-        saved = hf_training.save(experiment, request, outcome.checkpoint, folder.path)
-        jobs.say(f"{'saved':<16}{saved}")
-    return interrupts.exit_code(shepherd)
+    outcome, code = started(folder, screen=screen)
+    if request is not None and (saved := _saved(experiment, outcome, folder)):
+        made = hf_training.save(experiment, request, saved, folder.path)
+        jobs.say(f"{'saved':<16}{made}")
+    return code
+
+
+def train(
+    experiment: Experiment,
+    place: Place,
+    callbacks: Sequence[Callbacks] = (),
+    *,
+    resume: bool = False,
+    where: str | None = None,
+) -> Trained:
+    """Train here as the command does, without its web page."""
+    jobs.check_compiler(experiment.model_path)
+    started = _started(experiment, place)
+    again = resume or experiment.should_resume
+    folder, _ = jobs.run_folder(experiment, resume=again, where=where)
+    screen = {"plain": True, "web": None}
+    outcome, _ = started(folder, screen=screen, callbacks=callbacks)
+    return Trained(folder.path, outcome)
+
+
+def _started(experiment: Experiment, place: Place) -> Callable[..., Any]:
+    """The run, which is checked as far as it can be without a folder."""
+    workers = experiment.workers if place.workers is None else place.workers
+    if workers < 1:
+        raise UsageError("--workers: at least one")
+    count = workers * experiment.ranks
+    target = jobs.target_here(place.backend, place.target)
+    device = place.device or _local_device(place.backend, count)
+    uris = [device or jobs.device_of(place.backend, slot) for slot in range(count)]
+    jobs.check_devices(uris, target, experiment.model_path)
+
+    def start(
+        folder: RunFolder,
+        screen: Mapping[str, Any],
+        callbacks: Sequence[Callbacks] = (),
+    ) -> tuple[Outcome, int]:
+        with watched(experiment, folder, callbacks, **screen) as observer:
+            shepherd = Shepherd(
+                experiment,
+                folder,
+                jobs.compiler_for(experiment, observer.log),
+                observer,
+                port=place.port,
+                workers=workers,
+                protection=place.protection,
+            )
+            with closing(shepherd):
+                outcome = _complete(shepherd)
+                if outcome is None:
+                    observer.log(f"run {folder.path}, shepherd on port {shepherd.port}")
+                    shepherd.prepare(target)  # a bad model is told before workers start
+                    command = worker_command(
+                        "127.0.0.1",
+                        shepherd.port,
+                        backend=place.backend,
+                        target=target,
+                        device=device,
+                        protected=place.protection_arguments,
+                    )
+                    outcome = _supervised(shepherd, count, command)
+        conclude(folder, outcome)
+        return outcome, interrupts.exit_code(shepherd)
+
+    return start
+
+
+def _saved(experiment: Experiment, outcome: Outcome, folder: RunFolder) -> str | None:
+    """The checkpoint that a run leaves as a model: its best one, if it keeps that."""
+    if experiment.keep_best and outcome.best is not None:
+        best = best_folder(folder, outcome)
+        return None if best is None else str(best)
+    return outcome.checkpoint
 
 
 def _requested(flags: Namespace) -> hf_training.Request | None:
@@ -153,16 +230,20 @@ def _complete(shepherd: Shepherd) -> Outcome | None:
     """How a run ended that is continued, but was complete before."""
     folder, done = shepherd.folder, shepherd.committed
     rounds = shepherd.experiment.outer_loop_steps
-    ended = shepherd.ledger.progress.ended and done >= rounds
+    progress = shepherd.ledger.progress
+    stopped = shepherd.state.stops
+    ended = progress.ended and (done >= rounds or stopped)
     saved = shepherd.saved(done) if ended else None
     if saved is None:
         return None
+    key = "stop_after" if stopped else "outer_loop_steps"
     shepherd.log(
-        f"the run is complete, {done} of {rounds} rounds; to go on, raise "
-        "outer_loop_steps"
+        f"the run is complete, {done} of {rounds} rounds; to go on, raise {key}"
     )
     losses = metrics.read(folder.metrics)[1] if folder.metrics.exists() else {}
-    return Outcome(done, losses.get(done), saved)
+    best = monitor.best(shepherd.experiment, progress.scores)
+    top = None if best is None else (best, progress.scores[best])
+    return Outcome(done, losses.get(done), saved, top)
 
 
 def _supervised(

@@ -1,10 +1,14 @@
 """`pcp worker`: train for a shepherd on one device."""
 
+import faulthandler
 import os
 import platform
 import secrets
 import socket
-from collections.abc import Sequence
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from pcp.errors import (
     BundleError,
@@ -20,7 +24,7 @@ from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.metrics_port import add_metrics_flags, serving
 from pcp.tools.support.protection import add_protection_flags, protection
-from pcp.training.process.supervisor import HOPELESS
+from pcp.training.process.supervisor import HOPELESS, HUNG
 from pcp.training.trainer.bundle_trainer import BundleTrainer
 from pcp.training.trainer.load import load_made
 from pcp.training.wire.channel import split_address
@@ -106,9 +110,29 @@ def _train(argv: Sequence[str]) -> None:
             "LLVM's name"
         )
     timing = Timing(patience=flags.patience)
-    worker = Worker(identity, endpoint, load, log, timing, protected)
+    hang = partial(end_hung, log)
+    worker = Worker(identity, endpoint, load, log, timing, protected, hang)
+    threading.excepthook = partial(end_with_thread, log)
     with serving(flags, log, endpoint.telemetry.metrics):
         log(f"leaving: {worker.run()}")
+
+
+def end_hung(log: Callable[[str], None], reason: str) -> None:
+    """End this process, whose own thread hangs, once it is written where it does.
+
+    A supervisor starts it again.
+    """
+    log(f"ending: the shepherd says: {reason}; the threads are at:")
+    faulthandler.dump_traceback(all_threads=True)
+    os._exit(HUNG)
+
+
+def end_with_thread(log: Callable[[str], None], died: threading.ExceptHookArgs) -> None:
+    """End this process, of which a thread died: what it did nobody does any more."""
+    name = died.thread.name if died.thread else "a thread"
+    log(f"ending: {name} died: {died.exc_type.__name__}: {died.exc_value}")
+    traceback.print_exception(died.exc_type, died.exc_value, died.exc_traceback)
+    os._exit(HUNG)
 
 
 def own_address(host: str, port: int) -> str:

@@ -22,12 +22,16 @@ from pcp.training.config.experiment import BUILTIN, SECRETS
 VOLUME = "/pcp"
 CONFIG = "/experiment"
 PROTECTION = "/protection"
+USER = 10001
+"""Under which everything runs; files of the volume are its group's."""
 PORT, WEB_PORT = 8080, 8081
 # A worker that fails for good ends by itself; what dies otherwise is restarted.
 RESTARTS = 100_000
 GPU_RESOURCE = {"cuda": "nvidia.com/gpu", "rocm": "amd.com/gpu"}
 
 Manifest = dict[str, Any]
+_HOME = [{"name": name, "value": "/tmp"} for name in ("HOME", "XDG_CACHE_HOME")]
+"""The image has no folder that this user may write to."""
 
 
 def flags(parser: Parser) -> None:
@@ -82,6 +86,7 @@ def manifests(plan: LaunchPlan, flags: Namespace) -> list[Manifest]:
     return [
         _experiment(plan, flags),
         _service(plan, flags),
+        _network(plan, flags),
         _shepherd(plan, flags),
         _workers(plan, flags),
     ]
@@ -117,6 +122,26 @@ def _service(plan: LaunchPlan, flags: Namespace) -> Manifest:
     return made | {"spec": {"selector": selector, "ports": ports}}
 
 
+def _network(plan: LaunchPlan, flags: Namespace) -> Manifest:
+    """Pods of the run reach each other; others reach nothing but the web page.
+
+    That is for pods of the same namespace, as a Prometheus there.
+    """
+    own = {"podSelector": {"matchLabels": _labels(plan)}}
+    page = [{"port": WEB_PORT, "protocol": "TCP"}]
+    made = _object("networking.k8s.io/v1", "NetworkPolicy", plan.name, plan, flags)
+    return made | {
+        "spec": {
+            **own,
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {"from": [own]},
+                {"from": [{"podSelector": {}}], "ports": page},
+            ],
+        }
+    }
+
+
 def _shepherd(plan: LaunchPlan, flags: Namespace) -> Manifest:
     arguments = plan.shepherd_arguments(
         f"{CONFIG}/experiment.json", f"{VOLUME}/runs/{plan.name}", PORT
@@ -124,7 +149,7 @@ def _shepherd(plan: LaunchPlan, flags: Namespace) -> Manifest:
     container = _container("shepherd", arguments, plan, flags) | {
         "args": [*arguments, "--web", f"0.0.0.0:{WEB_PORT}"],
         "ports": [{"containerPort": PORT}, {"containerPort": WEB_PORT}],
-        "env": [_own_address(), _wandb_key()],
+        "env": [_own_address(), _wandb_key(), *_HOME],
         "resources": {"requests": {"cpu": "1", "memory": "2Gi"}},
     }
     pod = _pod("shepherd", container, plan, flags)
@@ -145,7 +170,7 @@ def _workers(plan: LaunchPlan, flags: Namespace) -> Manifest:
     size = {"cpu": flags.cpus, "memory": flags.memory}
     gpu = {GPU_RESOURCE[plan.backend]: 1} if plan.gpus else {}
     container = _container("worker", arguments, plan, flags) | {
-        "env": [_own_address()],
+        "env": [_own_address(), *_HOME],
         "resources": {"requests": size, "limits": {"memory": flags.memory, **gpu}},
     }
     spec = {
@@ -180,9 +205,14 @@ def _container(
         "volumeMounts": [
             {"name": "volume", "mountPath": VOLUME},
             {"name": "experiment", "mountPath": CONFIG, "readOnly": True},
+            {"name": "scratch", "mountPath": "/tmp"},
             *([secret] if plan.protected else []),
         ],
-        "securityContext": {"allowPrivilegeEscalation": False},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
     }
 
 
@@ -192,6 +222,7 @@ def _pod(
     volumes = [
         {"name": "volume", "persistentVolumeClaim": {"claimName": flags.claim}},
         {"name": "experiment", "configMap": {"name": f"{plan.name}-experiment"}},
+        {"name": "scratch", "emptyDir": {}},
     ]
     if plan.protected:
         secret = {"secretName": f"{plan.name}-protection", "defaultMode": 0o400}
@@ -200,6 +231,14 @@ def _pod(
         "metadata": {"labels": {**_labels(plan), "pcp/part": part}},
         "spec": {
             "restartPolicy": "OnFailure",
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
             "containers": [container],
             "volumes": volumes,
         },

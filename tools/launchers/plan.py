@@ -68,6 +68,7 @@ class LaunchPlan:
         return [
             *("shepherd", "--config", config, "--run", run, "--resume"),
             *("--host", "0.0.0.0", "--port", str(port)),
+            *([] if self.protected else ["--insecure"]),
             *("--workers", str(self.workers), "--no-dashboard"),
             *arguments_of(self.protected),
         ]

@@ -4,7 +4,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pcp.passes.legalize.functions.accuracy import CLAIMS, TYPES, Claim
+from pcp.passes.legalize.functions.accuracy import (
+    CLAIMS,
+    COMPLEX,
+    COMPLEX_TYPES,
+    TYPES,
+    Claim,
+)
 
 MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "accuracy.jsonl"
 HEAD = """
@@ -29,11 +35,21 @@ Of f64, targets for GPUs make f32. There, functions other than `sine`, `cosine`,
 `power`, `atan2` and `cbrt` are the device's own, and have no bound here: OpenCL's and
 Vulkan's allow several ulp, and errors that grow with x.
 """
+COMPLEX_HEAD = """\
+## Complex numbers
+
+Here a bound is on the size of the error over the size of the exact result, in the
+spacing of the type's numbers at 1: the smaller of two parts may lose all its digits to
+the larger one. Operands were drawn of all sizes at which the result is a number. The
+root is numpy's at zeros and infinities, on both sides of its cut."""
+
 COMMANDS = """
 `tests/passes/legalize/test_accuracy.py` holds the bounds on samples, its slow cases on
 all numbers. Measured with
 
     python benchmarks/accuracy.py --keep benchmarks/accuracy.jsonl
+    python benchmarks/accuracy.py --types 'complex<f32>,complex<f64>' \\
+        --keep benchmarks/accuracy.jsonl
     python benchmarks/accuracy.py --types f64 --samples 2003 \\
         --keep benchmarks/accuracy.jsonl
     python benchmarks/accuracy.py --exhaustive --types f32 --targets cpu:host \\
@@ -49,6 +65,10 @@ def accuracy_page() -> Iterator[str]:
     found = measured(MEASURED)
     head = f"| op | where | {' | '.join(TYPES)} |\n|{' --- |' * (2 + len(TYPES))}"
     yield "\n".join([head, *(_row(claim, found) for claim in CLAIMS)])
+    yield COMPLEX_HEAD
+    types = " | ".join(f"`{t}`" for t in COMPLEX_TYPES)
+    head = f"| op | {types} |\n|{' --- |' * 3}"
+    yield "\n".join([head, *(_complex_row(op, found) for op in COMPLEX)])
     yield COMMANDS
 
 
@@ -72,6 +92,14 @@ def measured(path: Path) -> dict[tuple[str, str, str], tuple[bool, float]]:
 def is_complete(line: dict) -> bool:
     """Whether all numbers were measured, or the half that the other one mirrors."""
     return line["next"] >= 1 << (15 if line["type"].endswith("16") else 31)
+
+
+def _complex_row(op: str, found: dict[tuple[str, str, str], tuple[bool, float]]) -> str:
+    cells = []
+    for element, bound in COMPLEX[op].items():
+        one = found.get((op, element, ""))
+        cells.append(f"{bound:g}" + (f" ({one[1]:.2f})" if one else ""))
+    return f"| `{op}` | {' | '.join(cells)} |"
 
 
 def _row(claim: Claim, found: dict[tuple[str, str, str], tuple[bool, float]]) -> str:

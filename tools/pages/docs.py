@@ -1,4 +1,4 @@
-"""docs/passes.md, dialect.md, derivatives.md and accuracy.md, from what the code says.
+"""The pages of docs that are written from the code: passes, ops, commands and so on.
 
 python -m pcp.tools.pages.docs            write them
 python -m pcp.tools.pages.docs --check    fail if they are not what would be written
@@ -7,10 +7,8 @@ python -m pcp.tools.pages.docs --check    fail if they are not what would be wri
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, fields
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
-from textwrap import dedent, indent
+from textwrap import indent
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -22,10 +20,16 @@ from pcp.errors import ConfigError
 from pcp.passes.core.base import option
 from pcp.tools.pages.accuracy_page import accuracy_page
 from pcp.tools.pages.derivatives_page import derivatives_page
+from pcp.tools.pages.markdown import NOTICE, markdown, table
+from pcp.tools.pages.reference import (
+    api_page,
+    commands_page,
+    experiment_page,
+    metrics_page,
+)
 from pcp.tools.support.command import Parser, run
 
 ROOT = Path(__file__).resolve().parents[2]
-NOTICE = "<!-- Written by `make docs` from the docstrings; change those. -->"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,6 +49,7 @@ def _main(argv: Sequence[str]) -> int:
         if options.check and (not path.exists() or path.read_text() != text):
             raise ConfigError(f"{path} is not up to date; run: make docs")
         if not options.check:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     return 0
 
@@ -56,6 +61,10 @@ def pages() -> dict[str, str]:
         "passes.md": passes_page(),
         "derivatives.md": derivatives_page(),
         "accuracy.md": accuracy_page(),
+        "reference/api.md": api_page(),
+        "reference/commands.md": commands_page(),
+        "reference/experiment.md": experiment_page(),
+        "reference/metrics.md": metrics_page(),
     }
     return {name: _join(parts) for name, parts in written.items()}
 
@@ -165,60 +174,6 @@ def _default(field: Field[Any]) -> str:
     if isinstance(field.default, bool):
         return str(field.default).lower()
     return f"`{field.default}`"
-
-
-# --- markdown ---
-
-
-def markdown(doc: str | None) -> str:
-    """A docstring as markdown: its code becomes fenced blocks."""
-    parts = []
-    for is_code, group in groupby(_marked_lines(doc or ""), key=itemgetter(0)):
-        text = "\n".join(line for _, line in group)
-        if text.strip():
-            parts.append(_fenced(text) if is_code else text.strip("\n"))
-    return "\n\n".join(parts)
-
-
-def _fenced(text: str) -> str:
-    return f"```mlir\n{dedent(text).strip()}\n```"
-
-
-def _marked_lines(doc: str) -> Iterator[tuple[bool, str]]:
-    """Each line with whether it is code: indented, or in a paragraph of IR."""
-    lines = _undented(doc)
-    code = in_ir = False
-    for i, line in enumerate(lines):
-        if not line:
-            in_ir = False
-            # A blank line is code where code goes on after it.
-            code = code and _is_code(next(filter(None, lines[i:]), ""))
-        else:
-            in_ir = in_ir or _starts_ir(line)
-            code = in_ir or _is_code(line)
-        yield code, line
-
-
-def _undented(doc: str) -> list[str]:
-    """Lines without the indentation that a class's or a module's docstring has."""
-    lines = doc.strip("\n").rstrip().splitlines()
-    margin = "    " if any(line.startswith("    ") for line in lines[1:]) else ""
-    inside = all(line.startswith("    ") for line in lines[1:] if line)
-    return [line.removeprefix(margin) if inside else line for line in lines]
-
-
-def _is_code(line: str) -> bool:
-    return line.startswith("    ") or _starts_ir(line)
-
-
-def _starts_ir(line: str) -> bool:
-    return line.startswith(("%", '"pcp.'))
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pcp.tools.support import hf_folder
 from pcp.training.config.experiment import Experiment
 from pcp.training.data.formats.table import format_of
 from pcp.training.storage import adapter_files, checkpoint, safetensors_io
+from pcp.training.storage.state_names import averaged
 from pcp.version import VERSION
 
 MODEL, WEIGHTS = "model.mlir", "weights.safetensors"
@@ -69,12 +70,15 @@ def prepared(experiment: Experiment, request: Request) -> Experiment:
 def save(experiment: Experiment, request: Request, round_: str, run: Path) -> Path:
     """The weights of a checkpoint in the run's folder, for transformers or peft."""
     found = checkpoint.load(round_)
+    trained, state = found.parameters, found.state
+    if experiment.evaluated == "averages":
+        trained = averaged(trained, state)
     if experiment.lora:
         out, hidden = run / ADAPTER, run / f".{ADAPTER}"
         said = dict(part.split("=", 1) for part in experiment.lora.split(","))
         adapter_files.save_adapter(
             hidden,
-            found.parameters,
+            trained,
             alpha=float(said.get("alpha", adapter_files.ALPHA)),
             base=str(Path(request.folder).absolute()),
             task=PEFT.get(_task(request)),
@@ -83,7 +87,7 @@ def save(experiment: Experiment, request: Request, round_: str, run: Path) -> Pa
         out, hidden = run / SAVED, run / f".{SAVED}"
         shutil.rmtree(hidden, ignore_errors=True)
         first = safetensors_io.mapped(Path(experiment.model_path).with_name(WEIGHTS))
-        values = first | found.parameters | found.state
+        values = first | trained | state
         hf_folder.save(request.folder, values, hidden)
     shutil.rmtree(out, ignore_errors=True)
     hidden.rename(out)

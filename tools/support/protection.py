@@ -2,25 +2,65 @@
 
 from argparse import Namespace
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path, PurePath
 
 from pcp.errors import ConfigError, UsageError
 from pcp.runtime.transport.authentication import checked
+from pcp.runtime.transport.certificates import read_private
 from pcp.runtime.transport.credentials import Protection
-from pcp.runtime.transport.tls import Tls
+from pcp.runtime.transport.tls import KeyTls, Tls
 from pcp.tools.support.command import Parser
 
-_FLAGS = ("key_file", "tls_cert", "tls_key", "tls_ca")
+_FLAGS = ("key_file", "tls_cert", "tls_key", "tls_ca", "tls_revoked")
+_KEY_BYTES = 16
+"""Of a key file at least; as many random ones are not guessed."""
 
 
 def add_protection_flags(parser: Parser) -> None:
     """`--key-file`, `--tls-cert`, `--tls-key`, `--tls-ca`: the same for all."""
     group = parser.add_argument_group("protection (the same for all who take part)")
     add = group.add_argument
-    add("--key-file", type=Path, help="a file with the key that members must have")
-    add("--tls-cert", type=Path, help="our certificate (PEM): everything is encrypted")
-    add("--tls-key", type=Path, help="its key")
+    add(
+        "--key-file",
+        type=Path,
+        help="a file of mode 0600 with the key that members must have: everything is "
+        "encrypted",
+    )
+    add("--tls-cert", type=Path, help="our certificate (PEM); `pcp keys` makes one")
+    add("--tls-key", type=Path, help="its key, or our identity")
     add("--tls-ca", type=Path, help="who must have signed the members' certificates")
+    add("--tls-revoked", type=Path, help="a file of identities that are refused")
+
+
+def add_insecure_flag(parser: Parser) -> None:
+    """`--insecure`: listen for other machines without any protection."""
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="listen beyond this machine without a key or certificates: whoever "
+        "reaches the port takes part",
+    )
+
+
+def require_protection(host: str, protected: Protection, insecure: bool) -> None:
+    """UsageError for a listener that every machine may reach and nothing protects."""
+    open_to_all = protected.key is None and protected.tls is None
+    if open_to_all and not (insecure or is_loopback(host)):
+        raise UsageError(
+            f"--host {host}: whoever reaches this port could take part, and workers "
+            "run what they are sent; give --key-file (`openssl rand -hex 32 > run.key; "
+            "chmod 600 run.key`), or certificates (`pcp keys`), or say --insecure on a "
+            "closed network"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is of this machine alone."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def protection(flags: Namespace) -> Protection:
@@ -28,7 +68,13 @@ def protection(flags: Namespace) -> Protection:
     files = flags.tls_cert, flags.tls_key, flags.tls_ca
     if any(files) and not all(files):
         raise UsageError("--tls-cert, --tls-key and --tls-ca go together")
-    made = Protection(_key(flags.key_file), Tls(*files) if all(files) else None)
+    key, revoked = _key(flags.key_file), getattr(flags, "tls_revoked", None)
+    tls = Tls(*files, revoked) if all(files) else None
+    if tls is None and revoked is not None:
+        raise UsageError("--tls-revoked goes with --tls-cert, --tls-key and --tls-ca")
+    if tls is None and key is not None:
+        tls = KeyTls()
+    made = Protection(key, tls)
     made.check()
     return made
 
@@ -56,8 +102,6 @@ def _key(path: Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        return checked(path.read_bytes().strip())
-    except OSError as error:
-        raise ConfigError(f"--key-file {path}: {error.strerror}") from error
+        return checked(read_private(path, _KEY_BYTES).strip())
     except ConfigError as error:
-        raise ConfigError(f"--key-file {path}: {error}") from error
+        raise ConfigError(f"--key-file {error}") from error

@@ -23,11 +23,13 @@ from pcp.passes.training.outer import spec as outer
 from pcp.runtime.program import host_processor
 from pcp.tools.support import hf_training
 from pcp.tools.support.command import Parser
+from pcp.tools.support.model_check import check_model
 from pcp.training.config import experiment as experiments
 from pcp.training.config.experiment import Experiment
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.formats.table import check_readable
 from pcp.training.observe.metrics import Observer
+from pcp.training.storage import first_values
 from pcp.training.storage.run_folder import RunFolder
 
 BACKENDS = {
@@ -166,6 +168,12 @@ def with_islands(flags: Namespace) -> list[tuple[str, object]]:
     return changes
 
 
+def check_islands(flags: Namespace, experiment: Experiment) -> None:
+    """`UsageError` for a number of islands where nothing says what one is."""
+    if flags.islands is not None and experiment.mesh is None:
+        raise UsageError("--islands: say what an island is, --mesh tp=2")
+
+
 def _change(text: str) -> tuple[str, object]:
     """`learning_rate=3e-4`, `data.seed=1`, `clip_norm=null`, `algorithm=ddp`."""
     key, equals, value = text.partition("=")
@@ -192,6 +200,18 @@ def read_experiment(
     experiment = experiments.load(path, dict(changes), given)
     if hf is not None:
         experiment = hf_training.tokenized(experiment, hf)
+    experiment = checked(experiment, path, algorithm)
+    if model is None:
+        return experiment
+    if not Path(model).exists():
+        raise ConfigError(f"--model: no file {model!r}")
+    return experiment.model_copy(update={"model_path": str(Path(model).absolute())})
+
+
+def checked(
+    experiment: Experiment, path: str, algorithm: str | None = None
+) -> Experiment:
+    """An experiment that was read from `path`, when all that it names can be read."""
     check_readable(experiment)
     _load_extensions(experiment)
     if algorithm is not None:
@@ -202,11 +222,32 @@ def read_experiment(
         groups.parse(optimizer_text(experiment))
     with _blamed(f"{path}: algorithm" if algorithm is None else "--algorithm"):
         outer.parse(algorithm_text(experiment))
-    if model is None:
-        return experiment
-    if not Path(model).exists():
-        raise ConfigError(f"--model: no file {model!r}")
-    return experiment.model_copy(update={"model_path": str(Path(model).absolute())})
+    return experiment
+
+
+def read_run(flags: Namespace, hf: str | None = None) -> Experiment:
+    """The experiment of `pcp train` and `pcp shepherd`, by their flags.
+
+    A run that is continued keeps what --set gave before, unless --set gives it now, or
+    the experiment is the file in the run's own folder, which has it already.
+    """
+
+    def read(changes: Iterable[tuple[str, object]]) -> Experiment:
+        return read_experiment(flags.config, flags.model, flags.algorithm, changes, hf)
+
+    folder = RunFolder(Path(flags.run).absolute()) if flags.run else None
+    if folder is None or not flags.resume:
+        experiment = read(flags.changes)
+        if not (flags.resume or experiment.should_resume):
+            return experiment
+        folder = folder or RunFolder.latest(experiment)
+    if folder is None or folder.experiment == Path(flags.config).absolute():
+        return read(flags.changes)
+    kept = {k: v for k, v in folder.changes().items() if k not in dict(flags.changes)}
+    if kept:
+        words = " ".join(f"{key}={strict_json.dumps(v)}" for key, v in kept.items())
+        say(f"as --set said when {folder.name} began: {words}")
+    return read([*kept.items(), *flags.changes])
 
 
 @contextmanager
@@ -321,8 +362,9 @@ def compiler_for(
             cache=cache_folder(),
             source=path,
         )
+        check_model(path)
         model = read(path)
-        _check_data(experiment, model)
+        _check_model(experiment, model)
         content = driver.compile(model, options).to_bytes()
         seconds = time.monotonic() - began
         report(f"compiled {Path(path).name} for {target} in {seconds:.1f} s")
@@ -331,8 +373,8 @@ def compiler_for(
     return compile_for
 
 
-def _check_data(experiment: Experiment, model: Any) -> None:
-    """Refuse data that the model cannot take, before it is compiled."""
+def _check_model(experiment: Experiment, model: Any) -> None:
+    """Refuse weights and data that the model cannot take, before it is compiled."""
     from pcp.compiler import signature
     from pcp.compiler.options import CompileOptions
 
@@ -340,8 +382,12 @@ def _check_data(experiment: Experiment, model: Any) -> None:
     loss, *_ = (*signature.functions(model, entry, "train")[entry].results, None)
     if loss is None or loss.shape:
         return  # no model to train: the compiler says so
+    parameters = signature.parameters(model, entry)
+    # What is trained of a model with adapters, or in part, the compiler says.
+    if experiment.initial_weights and not (experiment.lora or experiment.freeze):
+        first_values.check_shapes(experiment.initial_weights, parameters)
     corpus = Corpus(experiment, signature.data_inputs(model, entry))
-    corpus.check_vocabulary([p.shape for p in signature.parameters(model, entry)])
+    corpus.check_vocabulary([p.shape for p in parameters])
     corpus.check_rows(signature.table_rows(model, entry))
 
 

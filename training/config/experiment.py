@@ -6,7 +6,6 @@ prints. Relative paths are looked up beside the file, then in the working
 directory.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from math import prod
@@ -180,6 +179,23 @@ class Experiment(BaseModel):
     validate_every: int = Field(
         0, ge=0, description="rounds between validations; 0: at the end only"
     )
+    stop_after: int | None = Field(
+        None,
+        gt=0,
+        description="validations in a row without a better loss, after which the run "
+        "ends; null: never",
+    )
+    least_improvement: float = Field(
+        0.0,
+        ge=0,
+        description="by how much a validation loss is less than the best one, to be "
+        "better",
+    )
+    keep_best: bool = Field(
+        False,
+        description="save each round whose validation loss is the best so far; what "
+        "is saved of the last rounds, keep_checkpoints says",
+    )
     chunk_size_mode: Literal["whole", "fixed_bytes", "diloco_slices"] = Field(
         "whole",
         description="what the data is cut into; diloco_slices: one worker's round "
@@ -221,8 +237,13 @@ class Experiment(BaseModel):
         0.0,
         ge=0,
         lt=1,
-        description="decay of an average of the parameters, which a worker keeps over "
-        "its inner steps as state ema.<parameter>; 0: none",
+        description="decay of an average of the parameters, which workers keep over "
+        "their inner steps as state ema.<parameter>; 0: none",
+    )
+    evaluated: Literal["averages", "parameters"] = Field(
+        "averages",
+        description="which weights validation takes, and a saved model has, where ema "
+        "keeps averages of the parameters",
     )
     use_in_graph_accumulation: bool = Field(
         False,
@@ -263,6 +284,12 @@ class Experiment(BaseModel):
         description="a round goes on with the workers that have done their inner steps "
         "by then, even below the quorum",
     )
+    norm_limit: float | None = Field(
+        20.0,
+        gt=1,
+        description="a worker whose parameters move more than so many times as far a "
+        "step as is usual in the run is left out of the round; null: however far",
+    )
     late: Literal["drop", "next"] = Field(
         "drop",
         description="what becomes of the inner steps of a worker that was left out: "
@@ -293,7 +320,9 @@ class Experiment(BaseModel):
 
     checkpoint_dir: str = Field("runs", description="parent of the runs' folders")
     checkpoint_every: int = Field(10, gt=0, description="rounds between checkpoints")
-    keep_checkpoints: int = Field(3, gt=0, description="newest checkpoints kept")
+    keep_checkpoints: int = Field(
+        3, gt=0, description="newest checkpoints kept, and the best validated one"
+    )
     should_resume: bool = Field(False, description="as --resume")
 
     wandb_project: str | None = Field("pcp-distributed", description="W&B project")
@@ -312,11 +341,21 @@ class Experiment(BaseModel):
                 "chunk_size_mode 'diloco_slices' needs tokenizer 'u16' or 'u32', and "
                 "sampling 'fifo'"
             )
+        if self.stop_after is not None or self.keep_best:
+            self._check_validated()
         if self.heartbeat_limit_seconds < 2 * self.heartbeat_seconds:
             raise ValueError(
                 "heartbeat_limit_seconds must be at least twice heartbeat_seconds"
             )
         return self
+
+    def _check_validated(self) -> None:
+        key = "keep_best" if self.stop_after is None else "stop_after"
+        if not (self.validate_every and self.validation_fraction):
+            raise ValueError(
+                f"{key} needs validate_every, the rounds between validations, and a "
+                "validation_fraction above 0"
+            )
 
     @property
     def axes(self) -> dict[str, int]:
@@ -375,7 +414,9 @@ def load(
     """
     path = Path(path)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path}: cannot read the experiment: it is no file")
+        raw = strict_json.parse(path.read_bytes())
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot read the experiment: {error.strerror}"
@@ -390,6 +431,11 @@ def load(
             _change(raw, key.split("."), value)
     source = f"{path} with --set" if changes else str(path)
     return _with_paths(parse(raw, source=source), path.absolute().parent)
+
+
+def given(values: Mapping[str, object]) -> Experiment:
+    """An experiment by its keys, with paths from the current folder."""
+    return _with_paths(parse(dict(values)), Path.cwd())
 
 
 def _change(raw: dict[str, Any], keys: list[str], value: object) -> None:
@@ -410,15 +456,48 @@ _OF_PYTHON = {
 }
 
 
+#: Words of other systems, and of ours, for a key that has another name.
+_OTHER_WORDS = {
+    "rounds": "outer_loop_steps",
+    "outer_steps": "outer_loop_steps",
+    "steps": "tau",
+    "inner_steps": "tau",
+    "h": "tau",
+    "lr": "learning_rate",
+    "outer_lr": "outer_learning_rate",
+    "outer_momentum": "nesterov_momentum",
+    "momentum": "inner_momentum",
+    "eps": "epsilon",
+    "batch_size": "effective_batch_size",
+    "epochs": "max_epochs",
+    "num_workers": "workers",
+    "model": "model_path",
+    "weights": "initial_weights",
+    "clip": "clip_norm",
+    "grad_clip": "clip_norm",
+    "output_dir": "checkpoint_dir",
+    "save_every": "checkpoint_every",
+    "eval_every": "validate_every",
+    "warmup": "warmup_steps",
+    "resume": "should_resume",
+}
+
+
+def _meant(key: str) -> str:
+    """The key that is meant by a word, or the nearest one in spelling."""
+    if (other := _OTHER_WORDS.get(key.lower())) is not None:
+        return f" Did you mean {other!r}?"
+    return nearest(key, Experiment.model_fields)
+
+
 def parse(raw: object, *, source: str = "experiment") -> Experiment:
     """Check a decoded experiment; `source` names it in errors."""
     if not isinstance(raw, dict):
         raise ConfigError(f"{source}: an experiment is one JSON object")
     for key in raw:
         if key not in Experiment.model_fields:
-            known = Experiment.model_fields
             raise ConfigError(
-                f"{source}: unknown key {key!r}.{nearest(str(key), known)} "
+                f"{source}: unknown key {key!r}.{_meant(str(key))} "
                 "(`pcp schema` lists all keys)"
             )
     try:

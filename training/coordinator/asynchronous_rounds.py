@@ -83,6 +83,11 @@ class AsynchronousRounds(Rounds):
         no_data = self.pool.available < self.pool.quantum
         return no_data and not progress.outstanding
 
+    def computing(self, name: str) -> bool:
+        """Whether a learner has a lease, and not pushed yet."""
+        learning = self._learning.get(name)
+        return learning is not None and learning.arrived is None
+
     def busy(self, name: str) -> bool:
         """Whether a learner works on a lease."""
         return name in self._learning
@@ -177,6 +182,7 @@ class AsynchronousRounds(Rounds):
         learning.arrived = self._run.now
         steps = size(learning.lease) // self.pool.quantum
         member.measured(steps, message.seconds)
+        member.pace.made(steps, message.seconds)
 
     def lost(self, member: Member) -> None:
         """A learner is gone, its push too unless it was merged."""
@@ -184,6 +190,11 @@ class AsynchronousRounds(Rounds):
         self.forget(member)
         if attempt is not None and member.name in attempt.members:
             self._retry(attempt.again(attempt.epoch + 1, [member.name]))
+
+    def without(self, attempt: Attempt, name: str) -> None:
+        """A learner's push does not count; it gets another lease."""
+        if name in self._run.roster:
+            self.forget(self._run.roster[name])
 
     def forget(self, member: Member) -> None:
         """A learner's steps and push are gone with the state that it held."""

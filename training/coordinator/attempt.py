@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
 
+from pcp.errors import StateMismatch
 from pcp.training.coordinator.straggler_detection import StragglerDetection
 from pcp.training.data.lease_pool import Range, size
 from pcp.training.wire.messages import Prepared, RoundStart
@@ -33,12 +34,22 @@ class Attempt:
     prepared: dict[str, Prepared] = field(default_factory=dict)
     failed_at: float | None = None
     """When the first member reported that an exchange failed."""
-    suspects: list[str] = field(default_factory=list)
-    """Members that others could not reach."""
+    suspects: dict[str, set[str]] = field(default_factory=dict)
+    """Members that others could not reach, and those others."""
+    faults: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Members whose inner steps may not count: from which step on, and why."""
     straggler_detection: StragglerDetection = field(default_factory=StragglerDetection)
     """Which members wait for others, where they meet inside a round."""
     retries: int = 0
     """How often the round was tried again with the same members."""
+    digest: str | None = None
+    """Of the state that counts, once that is known."""
+    before: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the last attempt, if it had the same members, by name."""
+    aside: dict[str, list[Range]] = field(default_factory=dict)
+    """The member that this attempt does without, to see if it spoils the result."""
+    cleared: list[str] = field(default_factory=list)
+    """Members that it was tried without before."""
 
     def accept(self, name: str, message: Prepared) -> bool:
         """Note that a member is done; False for a late message."""
@@ -59,9 +70,20 @@ class Attempt:
         return set(self.prepared) == set(self.members)
 
     @property
-    def digests(self) -> set[str]:
-        """The states that members prepared: one, if all is well."""
-        return {message.digest for message in self.prepared.values()}
+    def agreed(self) -> str:
+        """The digest of the state that counts."""
+        if self.digest is None:
+            raise StateMismatch(f"round {self.round}: no state of it was agreed on")
+        return self.digest
+
+    def first_faults(self) -> dict[str, str]:
+        """The members with the earliest fault: those of others may come from theirs."""
+        earliest = min(step for step, _ in self.faults.values())
+        return {n: why for n, (step, why) in self.faults.items() if step == earliest}
+
+    def samples(self, name: str) -> int:
+        """Samples in a member's lease."""
+        return size(self.leases[name])
 
     def steps(self, name: str, quantum: int) -> int:
         """Inner steps in a member's lease."""
@@ -117,4 +139,10 @@ class Attempt:
             began=self.began,
             first=False,
             retries=self.retries + (members == self.members),
+            before=self._digests_by_name() if members == self.members else {},
+            aside={n: held for n, held in self.aside.items() if n not in members},
+            cleared=self.cleared,
         )
+
+    def _digests_by_name(self) -> dict[str, str]:
+        return {name: message.digest for name, message in self.prepared.items()}

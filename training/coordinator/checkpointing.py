@@ -7,7 +7,12 @@ meanwhile is left out.
 
 from collections.abc import Sequence
 
-from pcp.training.coordinator.effects import Gather, LookOnDisk, Write
+from pcp.training.coordinator.effects import (
+    Gather,
+    LookOnDisk,
+    ReportCheckpoint,
+    Write,
+)
 from pcp.training.coordinator.events import Gathered, NotSaved, OnDisk, Written
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.storage import nonfinite
@@ -79,6 +84,14 @@ class Saver:
     def gathered(self, event: Gathered) -> None:
         """All members handed out their state; rounds go on while it is written."""
         self.blocking = False
+        shared = ("parameters.", "outer.")
+        known = self._run.nonfinite
+        if new := [
+            n for n in event.nonfinite if n.startswith(shared) and n not in known
+        ]:
+            reason = f"{nonfinite.listed(new)} of round {event.round} is not finite"
+            self.failed(NotSaved(reason))
+            return
         if event.nonfinite:
             self._run.log(
                 f"the state of round {event.round} is not finite, and is saved as it "
@@ -89,6 +102,8 @@ class Saver:
     def written(self, event: Written) -> None:
         """It is on the disk."""
         self.busy, self.saved, self.path = False, event.round, event.path
+        for member in self._run.roster:
+            member.unserved = 0
         self._run.append(
             "checkpoint",
             round=event.round,
@@ -96,6 +111,7 @@ class Saver:
             members=list(event.members),
         )
         self._run.log(f"checkpoint of round {event.round} in {event.path}")
+        self._run.do(ReportCheckpoint(event.round, event.path))
 
     def failed(self, event: NotSaved) -> None:
         """A member died, or the disk is full: the next checkpoint may work."""

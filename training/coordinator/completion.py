@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pcp.training.config.experiment import Experiment
+from pcp.training.coordinator import monitor
 from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.events import OnDisk
 from pcp.training.coordinator.run_state import RunState
@@ -19,8 +21,20 @@ class Outcome:
     rounds: int
     validation_loss: float | None
     checkpoint: str | None
+    best: tuple[int, float] | None = None
+    """The round with the best held-out loss, and that loss."""
     cancelled: bool = False
     """An operator ended it early; `--resume` goes on."""
+
+
+def stop_line(experiment: Experiment, scores: monitor.Scores, round_: int) -> str:
+    """Why a run ended behind a round, by its held-out losses."""
+    best = monitor.best(experiment, scores)
+    since = "" if best is None else f" since round {best} ({scores[best]:.4f})"
+    return (
+        f"no better validation loss{since}: the run ends after round {round_} of "
+        f"{experiment.outer_loop_steps} (stop_after is {experiment.stop_after})"
+    )
 
 
 class Completion:
@@ -61,6 +75,7 @@ class Completion:
             run.append("end", round=run.committed)
         if not cancelled:
             self._say_if_early()
+        best = monitor.best(run.experiment, run.progress.scores)
         how = "cancelled by the operator" if cancelled else "complete"
         for member in run.roster:
             run.send(member, Shutdown(reason=f"the run is {how}"))
@@ -68,13 +83,18 @@ class Completion:
             rounds=run.committed,
             validation_loss=self._validation.last,
             checkpoint=self._saver.path,
+            best=None if best is None else (best, run.progress.scores[best]),
             cancelled=cancelled,
         )
 
     def _say_if_early(self) -> None:
-        """Only the end of the data ends a run before its last round, uncancelled."""
+        """Held-out losses, or the end of the data, end a run before its last round."""
         run, experiment = self._run, self._run.experiment
-        if run.committed < experiment.outer_loop_steps:
+        if run.committed >= experiment.outer_loop_steps:
+            return
+        if run.stops:
+            run.log(stop_line(experiment, run.progress.scores, run.committed))
+        else:
             run.log(
                 f"the data is used up after round {run.committed} of "
                 f"{experiment.outer_loop_steps}: max_epochs is {experiment.max_epochs}"

@@ -86,6 +86,14 @@ class ReportValidation:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportCheckpoint:
+    """Show that a round's state is on the disk, and where."""
+
+    round: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Compile:
     """Make the bundle for a worker's target; answer `Compiled` or `NotCompiled`."""
 
@@ -179,6 +187,7 @@ Effect = (
     | Keep
     | ReportRound
     | ReportValidation
+    | ReportCheckpoint
     | Compile
     | NoteSettings
     | MakeLatest

@@ -162,6 +162,8 @@ class NotSaved:
     """A checkpoint could not be fetched, or not be written."""
 
     reason: str
+    at: str | None = None
+    """The address of the member that did not hand out its state."""
 
 
 @dataclass(frozen=True, slots=True)

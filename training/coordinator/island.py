@@ -5,6 +5,7 @@ say is said once all of them have, and as one: a state's digest is the hash of t
 digests of its parts, a round is prepared when every part is.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ from pcp.training.wire.messages import (
     Computed,
     Heartbeat,
     Hello,
-    InnerExchangeReport,
     Lacking,
     Message,
     Prepared,
@@ -41,7 +41,7 @@ class Island:
         self.parts: dict[tuple[int, int], Digests] = {}
         """Digests by coordinate of what was prepared last, by round and epoch."""
         self._said: dict[tuple[Any, ...], dict[int, Message]] = {}
-        self._heard: dict[int, InnerExchangeReport | None] = {}
+        self._heard: dict[int, Heartbeat] = {}
 
     @property
     def here(self) -> str:
@@ -139,14 +139,17 @@ class Island:
 
         It says how far the rank is that is least far in an exchange inside a round.
         """
-        self._heard[self.coordinate(rank)] = message.meeting
+        self._heard[self.coordinate(rank)] = message
         if len(self._heard) < len(self.ranks):
             return None
-        reports, self._heard = list(self._heard.values()), {}
-        known = [r for r in reports if r is not None]
-        if len(known) < len(reports) or not known:
-            return Heartbeat()
-        return Heartbeat(meeting=min(known, key=lambda r: (r.round, r.entered)))
+        beats, self._heard = list(self._heard.values()), {}
+        places = [beat.at for beat in beats if beat.at is not None]
+        at = min(places, key=lambda p: p.steps) if len(places) == len(beats) else None
+        known = [beat.meeting for beat in beats if beat.meeting is not None]
+        if len(known) < len(beats) or not known:
+            return Heartbeat(at=at)
+        least = min(known, key=lambda r: (r.round, r.entered))
+        return Heartbeat(meeting=least, at=at)
 
     def says(self, rank: Rank, message: Message) -> Message | None:
         """What the island says by this; None while another rank has yet to say it."""
@@ -187,7 +190,26 @@ def joined_prepared(said: Sequence[Any]) -> Prepared:
     update |= {key: max(getattr(m, key) for m in said) for key in most}
     update |= {key: sum(getattr(m, key) for m in said) for key in alls}
     update["resident_bytes"] = max(m.resident_bytes for m in said)
+    update |= _values(said)
+    update["spoiled"] = [name for m in said for name in m.spoiled][:3]
+    update["disputes"] = any(m.disputes for m in said)
     return said[0].model_copy(update=update)
+
+
+def _computed(said: Sequence[Any]) -> Computed:
+    return said[0].model_copy(update=_values(said))
+
+
+def _values(said: Sequence[Any]) -> dict[str, Any]:
+    """The loss of a rank that has none that is finite; the norm over all parts."""
+    bad = [m for m in said if m.loss is not None and not math.isfinite(m.loss)]
+    steps = [m.nonfinite_step for m in said if m.nonfinite_step is not None]
+    parts = [m.moved for m in said if m.moved is not None]
+    return {
+        "loss": bad[0].loss if bad else said[0].loss,
+        "nonfinite_step": min(steps, default=None),
+        "moved": math.hypot(*parts) if len(parts) == len(said) else None,
+    }
 
 
 def _ready(said: Sequence[Any]) -> Ready:
@@ -200,7 +222,7 @@ def _first(said: Sequence[Any]) -> Message:
 
 
 _JOINED: Mapping[type[Message], Any] = {
-    Computed: _first,
+    Computed: _computed,
     Prepared: joined_prepared,
     Ready: _ready,
     Validated: _first,

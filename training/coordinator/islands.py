@@ -308,6 +308,7 @@ class Islands:
                 "members": [self._at(address, at) for address in order.members],
                 "island": [rank.hello.address for rank in island.ranks],
                 "inner_epoch": island.inner_epoch,
+                "digest": None,  # of all parts together, which no rank has
             }
         )
 
@@ -333,8 +334,12 @@ class Islands:
 
     def _commit(self, island: Island, at: int, commit: Commit) -> Commit:
         """The digest that the rank has prepared, of its part."""
-        digest = island.parts[commit.round, commit.epoch][at]
-        return commit.model_copy(update={"digest": digest})
+        source, holds = commit.source, island
+        if source is not None:  # it prepared another: that of this island counts
+            right = [i for i in self.islands.values() if i.address == source]
+            source, holds = self._at(source, at), (right or [island])[0]
+        digest = holds.parts[commit.round, commit.epoch][at]
+        return commit.model_copy(update={"digest": digest, "source": source})
 
 
 def _described(rank: Rank, now: float) -> dict[str, Any]:

@@ -81,6 +81,7 @@ class OperatorControl:
 
     def _on_resume(self, order: Order) -> str:
         self._write("resume")
+        self._rounds.resumed()
         return "rounds go on"
 
     def _on_steps(self, order: Order) -> str:

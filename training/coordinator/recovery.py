@@ -18,7 +18,13 @@ from typing import Any
 from pcp.errors import counted
 from pcp.training.coordinator.effects import FindCheckpoint, LoadWeights
 from pcp.training.coordinator.events import Found, Saved
-from pcp.training.coordinator.roster import COMPILING, READY, RESTORING, WAITING, Member
+from pcp.training.coordinator.roster import (
+    COMPILING,
+    READY,
+    RESTORING,
+    WAITING,
+    Member,
+)
 from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.storage.ledger_state import CHECKPOINT, SEED, WEIGHTS

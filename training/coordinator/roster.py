@@ -5,12 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pcp.training.coordinator.events import Peer
+from pcp.training.coordinator.guards.progress_guard import Pace
 from pcp.training.wire.messages import Hello
 
 # States of a member, in their order.
 COMPILING = "compiling"
 WAITING = "waiting for a state"
 RESTORING = "restoring"
+CORRECTED = "corrected"
+"""It prepared another state than most, and takes theirs."""
 READY = "ready"
 
 
@@ -29,8 +32,14 @@ class Member:
     """The digest of the program that it was given."""
     taking: dict[str, Any] = field(default_factory=dict)
     """Where it has its state from, as the ledger says it."""
+    corrected_at: float = 0.0
+    """When it was told to take the state that most have prepared."""
+    unserved: int = 0
+    """How often its state could not be fetched from it."""
     lacked: int = 0
     """How often it could not fetch a state."""
+    pace: Pace = field(default_factory=Pace)
+    """Whether it gets on."""
     speed: float | None = None
     """Inner steps a second, a moving average."""
 
@@ -62,6 +71,7 @@ class Member:
             "round": self.committed,
             "steps_per_second": self.speed,
             "silent_seconds": round(now - self.seen, 1),
+            "at": self.pace.at.model_dump() if self.pace.at else None,
         }
 
 

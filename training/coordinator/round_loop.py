@@ -10,11 +10,12 @@ gathering ──enough ready──► attempt ──all prepared──► commit
 from collections.abc import Callable
 from typing import Any
 
+from pcp.training.coordinator import monitor
 from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.completion import Completion
 from pcp.training.coordinator.operator_control import OperatorControl
 from pcp.training.coordinator.recovery import Recovery
-from pcp.training.coordinator.roster import Member
+from pcp.training.coordinator.roster import CORRECTED, Member
 from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
@@ -51,12 +52,14 @@ class RoundLoop:
     def __init__(
         self, run: RunState, rounds: Rounds, validation: Validation, saver: Saver
     ) -> None:
-        self._run, self._saver = run, saver
+        self._run, self._saver, self._validation = run, saver, validation
         self.rounds = rounds
         self.recovery = Recovery(run, rounds)
         self.operator_control = OperatorControl(run, rounds, validation)
         self.completion = Completion(run, saver, validation)
         self._started = run.committed > 0
+        self._best: str | None = None
+        """The digest of the last state that was saved as the best one."""
         self._held_since: float | None = None
         self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
             Ready: self.recovery.on_ready,
@@ -79,6 +82,7 @@ class RoundLoop:
         self.recovery.tick()
         if self.recovery.searching:
             return
+        self.rounds.check_progress(self._run.now)
         if self.rounds.attempt is not None:
             self.rounds.check(self._run.now)
         elif not self._saver.blocking:
@@ -88,14 +92,48 @@ class RoundLoop:
         """Between two rounds: end the run, or start the next one if it can."""
         run = self._run
         held = self.operator_control.hold()
-        if run.completing_since is not None or run.cancelled or self.rounds.exhausted():
+        if self._awaits_score() or self._saves_best():
+            return
+        if run.completing_since is not None or self._over():
             self.completion.go_on()
-        elif held or self.rounds.finish_prepared():
+        elif held or self._corrected() or self.rounds.finish_prepared():
             return
         elif (ready := run.roster.ready()) and self._enough(ready):
             if self.recovery.settled(ready):
                 self._started = True
                 self.rounds.start(ready)
+
+    def _corrected(self) -> bool:
+        """Whether a member is about to take the state that most have prepared."""
+        run = self._run
+        return any(
+            member.state == CORRECTED and run.now - member.corrected_at < run.grace
+            for member in run.roster
+        )
+
+    def _over(self) -> bool:
+        """Whether no further round will begin."""
+        return self._run.cancelled or self._run.stops or self.rounds.exhausted()
+
+    def _awaits_score(self) -> bool:
+        """Whether a validation is open on which the next round depends."""
+        run = self._run
+        open_ = self._validation.open and not run.cancelled
+        return open_ and monitor.decides(run.experiment, run.progress.scores)
+
+    def _saves_best(self) -> bool:
+        """Save the committed round if it is the best, once; whether rounds wait."""
+        run, saver = self._run, self._saver
+        round_, digest = run.committed, run.progress.digest
+        if not run.experiment.keep_best or digest == self._best:
+            return False
+        if monitor.best(run.experiment, run.progress.scores) != round_:
+            return False
+        if not saver.busy:
+            self._best = digest
+            if saver.saved != round_ and (holders := run.roster.holders(round_)):
+                saver.save([member.name for member in holders])
+        return True
 
     def _enough(self, ready: list[Member]) -> bool:
         """Whether the ready members are to begin."""

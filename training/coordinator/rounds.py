@@ -12,20 +12,23 @@ begin together, and `pcp.training.coordinator.asynchronous_rounds`, where each m
 has a clock of its own. A run has one policy, from its first program on.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pcp.errors import StateMismatch, counted
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.checkpointing import Saver
-from pcp.training.coordinator.effects import Keep, ReportRound
+from pcp.training.coordinator.effects import Keep, Refuse, ReportRound
 from pcp.training.coordinator.events import Saved
-from pcp.training.coordinator.roster import Member
+from pcp.training.coordinator.guards.conduct import Conduct, quarantined
+from pcp.training.coordinator.guards.digest_vote import vote
+from pcp.training.coordinator.guards.value_guard import ValueGuard, claim
+from pcp.training.coordinator.roster import CORRECTED, Member
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool, Range
-from pcp.training.storage import nonfinite
 from pcp.training.storage.round_record import Round, summarise
 from pcp.training.wire.messages import (
     Commit,
@@ -33,9 +36,14 @@ from pcp.training.wire.messages import (
     GroupFailed,
     Message,
     Prepared,
+    Stalled,
 )
 
 _MAX_RETRIES = 3
+_UNSERVED = 2
+"""Checkpoints that fail by a member until it goes."""
+_REPLAYS = 2
+"""Exchanges made again where members prepare different states."""
 
 
 def share(at_most: int, speed: float, fastest: float) -> int:
@@ -53,13 +61,18 @@ class Rounds(ABC):
         self._run, self._validation, self._saver = run, validation, saver
         self.pool = pool
         """The samples to give out."""
+        self.guard = ValueGuard(run.experiment.norm_limit)
         self.attempt: Attempt | None = None
         """The round under way."""
         self.newest: Round | None = None
         """The last round that was committed by this process."""
         self.nonfinite: list[str] = []
-        """Members with losses in that round that are not finite, a line each."""
+        """Members whose parts of that round could not count, a line each."""
+        self._left: list[str] = []
         self._group: list[str] = []
+        self._conduct = Conduct()
+        self._made_again: int | None = None
+        """The round that was begun anew because no member's part of it could count."""
         self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
             Computed: self._on_computed,
             Prepared: self._on_prepared,
@@ -83,6 +96,19 @@ class Rounds(ABC):
     @abstractmethod
     def lost(self, member: Member) -> None:
         """A member is gone; its part of this round does not count."""
+
+    @abstractmethod
+    def without(self, attempt: Attempt, name: str) -> None:
+        """A member's part does not count: its samples are given out again."""
+
+    def computing(self, name: str) -> bool:
+        """Whether a member is to make inner steps now."""
+        return self.attempt is not None and name in self.attempt.slow
+
+    @property
+    def exchanges_inside(self) -> bool:
+        """Whether members exchange between inner steps: one's fault is soon all's."""
+        return False
 
     @abstractmethod
     def forget(self, member: Member) -> None:
@@ -134,6 +160,17 @@ class Rounds(ABC):
 
     # Of all policies -------------------------------------------------------------
 
+    def check_progress(self, now: float) -> None:
+        """Let members go whose thread makes no steps though they live."""
+        for member in self._run.roster:
+            if not self.computing(member.name):
+                member.pace.rests()
+                continue
+            member.pace.works(now)
+            if why := member.pace.stalled(now):
+                self._run.send(member, Stalled(reason=why))
+                self.drop(member, why)
+
     def heard(self, member: Member, message: Message) -> None:
         """A message about a member's part of a round; others are not listened to."""
         if handler := self._handlers.get(type(message)):
@@ -157,10 +194,22 @@ class Rounds(ABC):
         self.pool.give_back(lease)
 
     def _on_computed(self, member: Member, message: Computed) -> None:
-        """A member has done its inner steps."""
+        """A member has done its inner steps: they may count, or it is left out."""
         attempt = self.attempt
-        if attempt is not None and self._current(message):
-            attempt.computed.setdefault(member.name, self._run.now)
+        if attempt is None or not self._current(message):
+            return
+        name = member.name
+        if name not in attempt.members:
+            return
+        steps = attempt.steps(name, self.pool.quantum)
+        if name not in attempt.computed and attempt.first:
+            member.pace.made(steps, self._run.now - attempt.launched)
+        attempt.computed.setdefault(name, self._run.now)
+        if fault := self.guard.part(name, message, steps):
+            attempt.faults[name] = (message.nonfinite_step or 0, fault)
+        if not attempt.faults or (self.exchanges_inside and attempt.slow):
+            return
+        self.reject(attempt, attempt.first_faults())
 
     def _on_prepared(self, member: Member, message: Prepared) -> None:
         """A member is done; when all are, the round is committed."""
@@ -171,12 +220,145 @@ class Rounds(ABC):
         member.committed = attempt.round - 1
         if attempt.first:
             member.measured(message.steps, message.compute_seconds)
-        if not attempt.complete:
+        if fault := self._fault(attempt, member.name, message):
+            self.reject(attempt, {member.name: fault})
+        elif attempt.complete:
+            self._conclude(attempt)
+
+    def _fault(self, attempt: Attempt, name: str, said: Prepared) -> str:
+        """What keeps a member's report from counting; "" if nothing does."""
+        if not math.isfinite(said.loss):
+            return f"loss is {said.loss}"
+        return claim(attempt, name, said, self._run.sample_tokens, self.pool.quantum)
+
+    def _conclude(self, attempt: Attempt) -> None:
+        """All members are prepared: with one state that may count, or not."""
+        verdict = vote(attempt.members, attempt.prepared, attempt.before)
+        attempt.digest = verdict.digest
+        if verdict.digest is None:
+            self._divided(attempt, verdict.wrong)
             return
-        if len(attempt.digests) > 1:
+        said = [attempt.prepared[name] for name in attempt.members]
+        right = [message for message in said if message.digest == verdict.digest]
+        if fault := self.guard.result(right):
+            self._spoiled(attempt, fault)
+            return
+        for name in list(attempt.aside):
+            fault = "the result of the round was right only without it"
+            self._left_out(attempt, name, fault)
+        self.guard.committed(right)
+        self.commit(attempt)
+
+    def _divided(self, attempt: Attempt, wrong: Sequence[str]) -> None:
+        """Members prepared different states, and no state has most of them."""
+        if wrong:
+            fault = "it prepared another state than the others"
+            self.reject(attempt, dict.fromkeys(wrong, fault))
+        elif attempt.retries < _REPLAYS:
             self._again(attempt, "members prepared different states")
         else:
-            self.commit(attempt)
+            who = ", ".join(self._who(name) for name in attempt.members)
+            self._halt(attempt, f"{who} prepare different states, time after time")
+
+    def _spoiled(self, attempt: Attempt, fault: str) -> None:
+        """The result may not count, and no member says why: without whom may it?"""
+        everyone = [*attempt.members, *attempt.aside]
+        attempt.cleared += attempt.aside
+        left = [name for name in attempt.members if name not in attempt.cleared]
+        if len(everyone) == 1:
+            self.reject(attempt, dict.fromkeys(everyone, fault))
+            return
+        if not left:
+            self._halt(
+                attempt, f"{fault}, whoever is left out of round {attempt.round}"
+            )
+            return
+        suspect, back = left[0], dict(attempt.aside)
+        self._run.log(
+            f"round {attempt.round}: {fault}: it is made again without "
+            f"{self._who(suspect)}"
+        )
+        tried = attempt.again(self._run.progress.epoch + 1, [suspect], back)
+        tried.aside = {suspect: attempt.leases[suspect]}
+        self._retry(tried)
+
+    def reject(self, attempt: Attempt, faults: Mapping[str, str]) -> None:
+        """The round goes on without these members' parts, for these reasons."""
+        for name, fault in faults.items():
+            self._left_out(attempt, name, fault)
+        rest = attempt.again(self._run.progress.epoch + 1, list(faults))
+        if rest.members:
+            self._retry(rest)
+            return
+        self.attempt, self._group = None, []
+        for name in list(attempt.aside):
+            self.without(attempt, name)
+        whose = "; ".join(f"{self._who(n)}: {fault}" for n, fault in faults.items())
+        if self._made_again != attempt.round:
+            self._made_again = attempt.round
+            self._run.log(f"round {attempt.round} is begun anew: {whose}")
+        else:
+            self._pause(f"no part of round {attempt.round} may count ({whose})")
+
+    def _left_out(self, attempt: Attempt, name: str, fault: str) -> None:
+        """A member's part does not count; it says so, and what it did is remembered."""
+        run = self._run
+        self._left.append(
+            f"{self._who(name)} is left out of round {attempt.round}: {fault}"
+        )
+        run.log(self._left[-1])
+        self.without(attempt, name)
+        self._wrong(name, attempt.round, fault)
+
+    def _wrong(self, name: str, round_: int, fault: str) -> None:
+        """A member was wrong: who is so again and again trains elsewhere."""
+        run = self._run
+        if name not in run.roster or not self._conduct.wrong(name, round_):
+            return
+        if len(run.roster.ready()) < 2:
+            return  # with nobody else a run can only pause
+        run.append("quarantined", worker=name, round=round_, reason=fault)
+        run.log(
+            f"{self._who(name)} is quarantined: {fault}, and not for the first time"
+        )
+        member = run.roster[name]
+        run.do(Refuse(member.connection, quarantined(name, fault)))
+        self.drop(member, "quarantined")
+
+    def unserved(self, member: Member) -> None:
+        """A member does not hand out its state: once may be haste, twice it goes."""
+        member.unserved += 1
+        if member.unserved < _UNSERVED:
+            return
+        fault = "the state that it says it holds cannot be fetched from it"
+        self._wrong(member.name, self._run.committed, fault)
+        if member.name in self._run.roster:
+            self.drop(member, fault)
+
+    def _halt(self, attempt: Attempt, why: str) -> None:
+        """Nobody can say what is right: the samples go back, and the run waits."""
+        self.attempt, self._group = None, []
+        for name in (*attempt.members, *attempt.aside):
+            self.without(attempt, name)
+        self._pause(why)
+
+    def _pause(self, why: str) -> None:
+        run = self._run
+        run.append("order", action="pause", reason=why)
+        run.log(
+            f"the run is paused, and holds round {run.committed}: {why}. "
+            "`pcp control resume` tries again; `pcp control cancel`, and --resume with "
+            "other settings, as a smaller learning_rate, goes on from the checkpoint"
+        )
+
+    def resumed(self) -> None:
+        """An operator lets the run go on: what was usual before is so no longer."""
+        self._made_again = None
+        self.guard.forget()
+
+    def _who(self, name: str) -> str:
+        roster = self._run.roster
+        return f"worker {roster[name].index} ({name})" if name in roster else name
 
     def _on_group_failed(self, member: Member, message: GroupFailed) -> None:
         """A member could not exchange; wait a little: a peer may turn out dead."""
@@ -187,11 +369,12 @@ class Rounds(ABC):
         if attempt.failed_at is None:
             attempt.failed_at = self._run.now
         if message.lost is not None and message.lost < len(attempt.members):
-            attempt.suspects.append(attempt.members[message.lost])
+            accused = attempt.members[message.lost]
+            attempt.suspects.setdefault(accused, set()).add(member.name)
 
     def commit(self, attempt: Attempt) -> None:
-        """All members are prepared with one state: it counts from now on."""
-        (digest,) = attempt.digests
+        """Members are prepared with one state: it counts from now on."""
+        digest = attempt.agreed
         run, record = self._run, self._recorded(attempt)
         # Before it counts: a shepherd that is killed in between keeps it once more, as
         # after a rewind; the other way round the record would be lost.
@@ -211,27 +394,37 @@ class Rounds(ABC):
         self._settle(attempt)
         self._tell(attempt, digest)
         self.newest = record
-        self.nonfinite = list(self._nonfinite(record, attempt.members))
-        for line in self.nonfinite:
-            run.log(line)
+        self.nonfinite, self._left = self._left, []
         run.do(ReportRound(record))
         due = attempt.round % run.experiment.checkpoint_every == 0
         if due or self.exhausted():
-            self._saver.save(attempt.members)
+            here = [name for name in attempt.members if name in run.roster]
+            self._saver.save(here)
 
     def _tell(self, attempt: Attempt, digest: str) -> None:
         """Members hear of a commit, and what of the validation is theirs."""
         shares = self._validation.shares(attempt, last=self.exhausted())
+        wrong = [n for n in attempt.members if attempt.prepared[n].digest != digest]
+        right = next(name for name in attempt.members if name not in wrong)
+        source = self._run.roster[right].address
         for name in attempt.members:
             member = self._run.roster[name]
             member.committed = attempt.round
+            if name in wrong:
+                member.state, member.committed = CORRECTED, None
+                member.corrected_at = self._run.now
             commit = Commit(
                 round=attempt.round,
                 epoch=attempt.epoch,
                 digest=digest,
                 validate_share=shares.get(name),
+                source=source if name in wrong else None,
             )
             self._run.send(member, commit)
+        for name in wrong:
+            fault = f"it prepared another state of round {attempt.round} than most"
+            self._run.log(f"{self._who(name)}: {fault}, and takes theirs")
+            self._wrong(name, attempt.round, fault)
 
     def _recorded(self, attempt: Attempt) -> Round:
         """The figures of a round that all members have prepared."""
@@ -271,6 +464,7 @@ class Rounds(ABC):
             leases=dict(attempt.leases),
         )
         self.attempt, self._group = attempt, list(attempt.members)
+        self.guard.begin()
         attempt.launched = run.now
         addresses = [roster[name].address for name in attempt.members]
         orders = attempt.orders(
@@ -290,8 +484,8 @@ class Rounds(ABC):
         if now - attempt.failed_at < limit:
             return
         if attempt.retries >= _MAX_RETRIES and attempt.suspects:
-            worst = max(attempt.suspects, key=attempt.suspects.count)
-            self.drop(self._run.roster[worst], "its peers cannot reach it")
+            name, why = self._conduct.to_go(attempt.members, attempt.suspects)
+            self.drop(self._run.roster[name], why)
         else:
             self._again(attempt, "an exchange failed")
 
@@ -310,9 +504,3 @@ class Rounds(ABC):
             f"{counted(len(attempt.members), 'worker')} (epoch {attempt.epoch})"
         )
         self._launch(attempt)
-
-    def _nonfinite(self, record: Round, names: list[str]) -> Iterator[str]:
-        """Lines about losses of a committed round that are not finite."""
-        for member, name in zip(record.members, names, strict=True):
-            if line := nonfinite.said(member, name, record.round):
-                yield line

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pcp.training.config.experiment import Experiment
+from pcp.training.coordinator import monitor
 from pcp.training.coordinator.effects import (
     Append,
     Close,
@@ -54,8 +55,12 @@ class RunState:
         """Since when no further round will begin."""
         self.cancelled = False
         """Whether an operator ended the run early."""
+        self.sample_tokens = 1
+        """What a sample counts for; known with the first program."""
         self.draining: set[str] = set()
         """Workers that are to leave, and get nothing new to do."""
+        self.nonfinite: set[str] = set()
+        """Tensors that were not finite in a state that the run began from."""
         self.served: Saved | None = None
         """The state that this process's own endpoint hands out."""
         self.parts: list[int] = []
@@ -82,6 +87,11 @@ class RunState:
     def steps(self) -> int:
         """Inner steps of the next round: the experiment's, or the operator's."""
         return self.progress.steps or self.experiment.tau
+
+    @property
+    def stops(self) -> bool:
+        """Whether the held-out losses end the run."""
+        return monitor.stops(self.experiment, self.progress.scores)
 
     def do(self, effect: Effect) -> None:
         """Ask for something, after all that was asked for before."""
@@ -134,6 +144,7 @@ class RunState:
 
     def tell_nonfinite(self, saved: Saved, what: str) -> None:
         """A line where some of a state's numbers are not finite."""
+        self.nonfinite |= set(saved.nonfinite)
         if saved.nonfinite:
             self.log(f"{what} is not finite: {nonfinite.listed(saved.nonfinite)}")
 

@@ -37,6 +37,7 @@ def status_of(
         "saving": saver.busy,
         "validating": validation.open,
         "paused": progress.paused,
+        "paused_because": progress.paused_because,
         "cancelled": run.cancelled,
         "steps": run.steps,
     }

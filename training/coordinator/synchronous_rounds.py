@@ -144,10 +144,12 @@ class SynchronousRounds(Rounds):
         return rank
 
     def _particulars(self, attempt: Attempt, name: str) -> dict[str, Any]:
-        """That a late member's steps are made, and what they count."""
+        """The state to begin from; of late steps that they are made, their weight."""
+        said = {"digest": self._run.progress.digest}
         if name not in self._late.members:
-            return {}
-        return {"carried": True, "weight": self._late.weight(name, attempt.round)}
+            return said
+        weight = self._late.weight(name, attempt.round)
+        return {**said, "carried": True, "weight": weight}
 
     def finish_prepared(self) -> bool:
         """Commit a round that was prepared by all when the last shepherd died."""
@@ -163,7 +165,8 @@ class SynchronousRounds(Rounds):
             if (report.round, report.epoch) != (progress.committed + 1, progress.epoch):
                 return False
             prepared[name] = report
-        if len({report.digest for report in prepared.values()}) != 1:
+        digests = {report.digest for report in prepared.values()}
+        if len(digests) != 1 or self.guard.result([*prepared.values()]):
             return False
         attempt = Attempt(
             round=progress.committed + 1,
@@ -172,7 +175,10 @@ class SynchronousRounds(Rounds):
             leases=dict(progress.outstanding),
             began=run.now,
             prepared=prepared,
+            digest=digests.pop(),
         )
+        if any(self._fault(attempt, name, said) for name, said in prepared.items()):
+            return False  # it is made again, and judged
         run.log(f"round {attempt.round} was prepared by all: committing it")
         self.commit(attempt)
         return True
@@ -185,6 +191,8 @@ class SynchronousRounds(Rounds):
         self._group = []
         attempt = self.attempt
         self.forget(member)
+        if attempt is not None and (aside := attempt.aside.pop(member.name, None)):
+            self.give_back(member.name, aside)
         if attempt is not None and member.name in attempt.members:
             self.give_back(member.name, attempt.leases[member.name])
             self._retry(attempt.again(self._run.progress.epoch + 1, [member.name]))
@@ -195,6 +203,17 @@ class SynchronousRounds(Rounds):
             self.forget(self._run.roster[name])
         for name, lease in list(self._run.progress.outstanding.items()):
             self.give_back(name, lease)
+
+    @property
+    def exchanges_inside(self) -> bool:
+        """Whether members exchange between inner steps."""
+        return self._inner_exchanges
+
+    def without(self, attempt: Attempt, name: str) -> None:
+        """A member's samples go back to the pool; late steps of it do not count."""
+        self._late.members.pop(name, None)
+        if name in self._run.progress.outstanding:
+            self.give_back(name, (attempt.leases | attempt.aside)[name])
 
     def forget(self, member: Member) -> None:
         """A member's late steps are gone with the state that it held."""

@@ -81,6 +81,7 @@ from pcp.training.coordinator.events import (
     Tick,
     Written,
 )
+from pcp.training.coordinator.guards.conduct import quarantined
 from pcp.training.coordinator.roster import WAITING, Member
 from pcp.training.coordinator.round_loop import RoundLoop
 from pcp.training.coordinator.rounds import Rounds
@@ -88,9 +89,10 @@ from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.status import status_of
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.coordinator.validation import Validation
+from pcp.training.data.dataset import tokens_of_sample
 from pcp.training.data.lease_pool import LeasePool, quantum
 from pcp.training.storage import frozen_settings
-from pcp.training.trainer.bundle_checks import plan_of
+from pcp.training.trainer.bundle_checks import data_inputs, plan_of
 from pcp.training.wire.messages import (
     VERSION,
     Failed,
@@ -133,7 +135,7 @@ class TrainingRun:
             OnDisk: lambda event: self._begun().completion.seen(event),
             Gathered: self.saver.gathered,
             Written: self.saver.written,
-            NotSaved: self.saver.failed,
+            NotSaved: self._on_not_saved,
             Recalled: self._on_recalled,
         }
 
@@ -202,6 +204,8 @@ class TrainingRun:
         state, member = self.state, self.state.roster.find(connection)
         if member is not None:
             member.seen = state.now
+            if isinstance(message, Heartbeat) and message.at is not None:
+                member.pace.heard(message.at, state.now)
         if isinstance(message, Hello):
             self._on_hello(event, message)
         elif isinstance(message, StatusQuery):
@@ -226,6 +230,9 @@ class TrainingRun:
                 f"{hello.version}; install the same pcp on both machines"
             )
             state.do(Refuse(connection, reason))
+            return
+        if reason := state.progress.quarantined.get(hello.worker):
+            state.do(Refuse(connection, quarantined(hello.worker, reason)))
             return
         if hello.worker in state.roster:
             self._drop(state.roster[hello.worker], "connected again")
@@ -308,6 +315,7 @@ class TrainingRun:
             state.append("started", experiment=settings)
             state.do(NoteSettings())
         state.do(MakeLatest())
+        state.sample_tokens = tokens_of_sample(data_inputs(program.manifest))
         rounds = self._policy(program)
         self.loop = RoundLoop(state, rounds, self.validation, self.saver)
         # Members that were late for the shepherd before us: how far they are is lost.
@@ -367,6 +375,12 @@ class TrainingRun:
         self.state.serve(event.saved)
         where = str(self.state.experiment.initial_weights)
         self.state.tell_nonfinite(event.saved, where)
+
+    def _on_not_saved(self, event: NotSaved) -> None:
+        self.saver.failed(event)
+        found = [m for m in self.state.roster if m.address == event.at]
+        if self.loop is not None and found:
+            self.loop.rounds.unserved(found[0])
 
     def _on_found(self, event: Found) -> None:
         self._begun().recovery.found(event)

@@ -1,8 +1,10 @@
 """The held-out loss: each member evaluates a share of the batches.
 
 The loss is the mean over all whole batches of the held-out part, with the
-parameters of a committed round. A member that dies takes its share with it;
-the result then covers fewer batches, and says so.
+parameters of a committed round. Shares are added up in the order of ranks, so that the
+same shares have the same sum. A member that dies takes its share with it;
+the result then covers fewer batches, and says so: it is no score, by which rounds
+are compared.
 """
 
 import math
@@ -19,8 +21,9 @@ class Validation:
     def __init__(self, run: RunState) -> None:
         self._run = run
         self._round = 0
+        self._shares: dict[str, Validated | None] = {}
+        """By member, in the order of ranks; None for one that is missing."""
         self._missing: set[str] = set()
-        self._loss, self._batches = 0.0, 0
         self.last: float | None = None
         """The newest held-out loss."""
         self.nonfinite: list[str] = []
@@ -39,7 +42,7 @@ class Validation:
         if not due or not experiment.validation_fraction:
             return {}
         self._round, self._missing = attempt.round, set(attempt.members)
-        self._loss, self._batches = 0.0, 0
+        self._shares = dict.fromkeys(attempt.members)
         self.nonfinite = []
         count = len(attempt.members)
         return {name: (rank, count) for rank, name in enumerate(attempt.members)}
@@ -50,8 +53,7 @@ class Validation:
             return
         if not math.isfinite(message.loss_sum):
             self._tell(name, message.loss_sum)
-        self._loss += message.loss_sum
-        self._batches += message.batches
+        self._shares[name] = message
         self._settle(name)
 
     def lost(self, name: str) -> None:
@@ -70,6 +72,14 @@ class Validation:
 
     def _settle(self, name: str) -> None:
         self._missing.discard(name)
-        if not self._missing and self._batches:
-            self.last = self._loss / self._batches
-            self._run.do(ReportValidation(self._round, self.last, self._batches))
+        if self._missing:
+            return
+        run, shares = self._run, [s for s in self._shares.values() if s is not None]
+        batches = sum(share.batches for share in shares)
+        if not batches:
+            return
+        self.last = sum(share.loss_sum for share in shares) / batches
+        whole = len(shares) == len(self._shares)
+        if whole and 0 < self._round <= run.committed:
+            run.append("score", round=self._round, loss=self.last, batches=batches)
+        run.do(ReportValidation(self._round, self.last, batches))

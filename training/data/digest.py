@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from pcp import strict_json
+from pcp import outside, strict_json
 from pcp.errors import ConfigError, counted
 
 LEAF = 1 << 20
@@ -230,7 +230,7 @@ def _leaves(
 ) -> tuple[bytes, list[tuple[int, int]]]:
     """The digests of some leaves, from a byte on, and ranges of their numbers."""
     buffer, digests, ranges = bytearray(LEAF), [], []
-    with open(path, "rb", buffering=0) as file:
+    with outside.open_regular(path) as file:
         file.seek(first)
         for _ in range(_LEAVES_AT_ONCE):
             if not (count := _fill(file, buffer)):

@@ -73,7 +73,9 @@ class _Reader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         stop = min(self._at + len(buffer), self._file.digest.size)
-        count = max(0, stop - self._at)
+        if not 0 <= self._at < stop:
+            return 0
+        count = stop - self._at
         buffer[:count] = self._file.view(self._at, self._at + count)
         self._at += count
         return count

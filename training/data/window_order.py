@@ -7,12 +7,11 @@ shifts all windows by another offset below T and visits them in another
 permutation; with `fifo` they come in the order of the file.
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pcp import outside
 from pcp.errors import ConfigError
 from pcp.training.config.experiment import Experiment
 from pcp.training.data.order import key, permute
@@ -132,7 +131,7 @@ class WindowOrder:
 def read_manifest(path: str) -> list[tuple[int, int]]:
     """The (byte offset, byte length) of each shard of a chunk manifest."""
     try:
-        raw = json.loads(Path(path).read_text(encoding="utf-8"))
+        raw = outside.read_json(path)
         shards = raw["shards"] if isinstance(raw, dict) else raw
         return [_shard(shard) for shard in shards]
     except OSError as error:

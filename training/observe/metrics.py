@@ -7,13 +7,14 @@ shepherd, appear once, as they ended.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
 from pcp import strict_json
+from pcp.errors import RuntimeFault
 from pcp.training.storage.append_log import append
 from pcp.training.storage.round_record import MemberRound, Round
 
@@ -41,6 +42,10 @@ class Observer(Protocol):
         """The held-out loss after a round."""
         ...
 
+    def checkpoint(self, number: int, path: str) -> None:
+        """The state after a round is on the disk, in this folder."""
+        ...
+
     def status(self, values: Mapping[str, Any]) -> None:
         """The state of the run, several times a second."""
         ...
@@ -65,6 +70,9 @@ class Quiet:
     def validation(self, number: int, loss: float, batches: int) -> None:
         """Ignored."""
 
+    def checkpoint(self, number: int, path: str) -> None:
+        """Ignored."""
+
     def status(self, values: Mapping[str, Any]) -> None:
         """Ignored."""
 
@@ -73,12 +81,18 @@ class Quiet:
 
 
 class MetricsFile(Quiet):
-    """Appends rounds and validations to `metrics.jsonl`."""
+    """Appends rounds and validations to `metrics.jsonl`.
 
-    def __init__(self, path: str | Path) -> None:
+    A line that the disk does not take is left out, and `said` once: the run goes on.
+    """
+
+    def __init__(
+        self, path: str | Path, said: Callable[[str], None] = lambda text: None
+    ) -> None:
         _cut_torn_line(Path(path))
         # Without a buffer: what a full disk did not take is not tried again at the end.
         self._path, self._file = Path(path), open(path, "ab", buffering=0)
+        self._said, self._dropped = said, 0
 
     def keep(self, record: Round) -> None:
         """Append a round."""
@@ -98,7 +112,19 @@ class MetricsFile(Quiet):
 
     def _append(self, values: Mapping[str, Any]) -> None:
         line = f"{strict_json.dumps(values)}\n".encode()
-        append(self._file, line, path=self._path, what="metrics")
+        end = self._file.tell()
+        try:
+            append(self._file, line, path=self._path, what="metrics")
+        except RuntimeFault as error:
+            with suppress(OSError):  # half a line would spoil the next
+                self._file.truncate(end)
+            if not self._dropped:
+                self._said(f"metrics are left out: {error}")
+            self._dropped += 1
+            return
+        if self._dropped:
+            self._said(f"metrics are kept again; {self._dropped} lines are left out")
+            self._dropped = 0
 
 
 class Fanout:
@@ -126,6 +152,11 @@ class Fanout:
         """Tell all."""
         for observer in self._observers:
             observer.validation(number, loss, batches)
+
+    def checkpoint(self, number: int, path: str) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.checkpoint(number, path)
 
     def status(self, values: Mapping[str, Any]) -> None:
         """Tell all."""

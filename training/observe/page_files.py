@@ -1,7 +1,8 @@
 """The pages of runs as one HTML file each: scripts, styles and data go inside.
 
-`page.html` shows one run, `runs.html` several. Both draw by uPlot
-(`training/observe/vendor/`, MIT), and neither needs a server once it has its data.
+`page.html` shows one run, `runs.html` several; `head.html` begins each. Both
+draw by uPlot (`training/observe/vendor/`, MIT), and neither needs a server once it has
+its data.
 """
 
 from collections.abc import Mapping
@@ -22,12 +23,17 @@ DATA = "/*data*/"
 
 def page(name: str, data: Mapping[str, Any] | None = None) -> str:
     """A page with all that it needs; with `data` it asks no server."""
-    text = _read(name)
+    text = _read("head.html") + _read(name)
     for mark, source in PARTS.items():
         text = text.replace(mark, _read(source))
     # A text of the run may hold `</script>`: no `<` of it stands as such in the page.
     given = "" if data is None else strict_json.dumps(data).replace("<", "\\u003c")
     return text.replace(DATA, given)
+
+
+def page_style() -> str:
+    """The look of all pages, for those of other rooms."""
+    return _read("page.css")
 
 
 def _read(name: str) -> str:

@@ -36,7 +36,19 @@ _BY_WORKER = {
     "pcp_worker_resident_bytes": ("memory it holds", "resident_bytes"),
     "pcp_worker_sent_bytes": ("in the newest round", "bytes_sent"),
 }
+# Those that are no field: name -> (what it is, its label or None).
+_OTHERS = {
+    "pcp_validation_loss": ("nats a token", None),
+    "pcp_round_seconds": ("of a round, a histogram", None),
+    "pcp_workers": ("connected workers by state", "state"),
+}
 _ROUND_SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
+
+
+def described() -> dict[str, str]:
+    """What each metric of a run is, by its name."""
+    tables = (_GAUGES, _COUNTERS, _BY_WORKER, _OTHERS)
+    return {name: what for each in tables for name, (what, _) in each.items()}
 
 
 class Prometheus(Quiet):
@@ -59,13 +71,12 @@ class Prometheus(Quiet):
         self._by_worker = {
             n: made.Gauge(n, d, ["worker"], **rest) for n, (d, _) in _BY_WORKER.items()
         }
-        self._validation = made.Gauge("pcp_validation_loss", "nats a token", **rest)
+        other = {n: (n, what) for n, (what, _) in _OTHERS.items()}
+        self._validation = made.Gauge(*other["pcp_validation_loss"], **rest)
         self._seconds = made.Histogram(
-            "pcp_round_seconds", "of a round", buckets=_ROUND_SECONDS, **rest
+            *other["pcp_round_seconds"], buckets=_ROUND_SECONDS, **rest
         )
-        self._states = made.Gauge(
-            "pcp_workers", "connected workers by state", ["state"], **rest
-        )
+        self._states = made.Gauge(*other["pcp_workers"], ["state"], **rest)
 
     def text(self) -> tuple[bytes, str]:
         """The text for a scrape, and its content type."""

@@ -222,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer a request."""
         server = cast(_Server, self.server)
         url = urlsplit(self.path)
-        if _host_allowed(server.bound, self.headers.get("Host", "")):
+        if host_allowed(server.bound, self.headers.get("Host", "")):
             self._send(*self._reply(server.served, url.path, parse_qs(url.query)))
         else:
             self._send(403, TEXT, b"ask for this page by its address\n")
@@ -272,15 +272,16 @@ def _listen(host: str, port: int, served: Served) -> _Server:
     return server
 
 
-def _host_allowed(bound: str, asked: str) -> bool:
+def host_allowed(bound: str, asked: str) -> bool:
     """Whether a request's `Host` may be answered by a server bound to `bound`."""
-    if not _is_loopback(bound):
+    if not is_loopback(bound):
         return True
     name = urlsplit(f"//{asked}").hostname or ""
-    return name == "localhost" or _is_loopback(name)
+    return name == "localhost" or is_loopback(name)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

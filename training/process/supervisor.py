@@ -22,6 +22,9 @@ from pcp.training.process.child_environment import child_environment
 HOPELESS = 3
 """Exit code of a child that would fail in the same way if it was started again."""
 
+HUNG = 70
+"""Exit code of a worker of which a thread hung or died; it is started again."""
+
 FINAL = {
     0: "its work is done",
     2: "it refused its command line",

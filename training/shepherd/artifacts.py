@@ -13,7 +13,7 @@ from typing import Any
 
 from pcp import strict_json
 from pcp.bundle import Bundle, sha256
-from pcp.errors import BundleError, ConfigError, StateMismatch, nearest
+from pcp.errors import BundleError, ConfigError, PcpError, StateMismatch
 from pcp.manifest import Manifest
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.events import Program
@@ -25,6 +25,8 @@ from pcp.training.trainer.bundle_checks import check_bundle, data_inputs, model_
 from pcp.training.trainer.step_loop import MODEL_STATE, brought
 
 CompileFor = Callable[[str], bytes]
+_OWN = "cpu"
+"""The target that every machine with a compiler can be given."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,9 @@ class Artifacts:
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
         self._corpus: Corpus | None = None
+        self._compiling = threading.Lock()
+        self.sound = True
+        """Whether a bundle can be made at all."""
         self.brought: str | None = None
         """A digest of what the model brings and no seed makes; None: nothing."""
 
@@ -103,6 +108,28 @@ class Artifacts:
                 self._made[target] = self._make(target)
             return self._made[target]
 
+    def program_or_blame(self, target: str) -> Program:
+        """As `program`; where that fails before any other was made, finds out why.
+
+        Who asks for a target that is none must not end the run: it ends only if there
+        is no bundle for this machine's own processor either, which is `sound`.
+        """
+        try:
+            return self.program(target)
+        except Exception:
+            if not self.made:
+                self.sound = self._for_this_machine()
+            raise
+
+    def _for_this_machine(self) -> bool:
+        if self._experiment.model_path.endswith(".pcp"):
+            return Path(self._experiment.model_path).is_file()
+        try:
+            self.get(_OWN)
+        except PcpError:
+            return False
+        return True
+
     def program(self, target: str) -> Program:
         """The facts of the bundle for `target`, and of the data, that a run needs."""
         artifact, corpus, recorded = self.get(target), self.corpus, self._recorded
@@ -119,7 +146,8 @@ class Artifacts:
         )
 
     def _make(self, target: str) -> Artifact:
-        content = self._compile_for(target)
+        with self._compiling:  # whoever asks for how many targets, one at a time
+            content = self._compile_for(target)
         manifest = Bundle.from_bytes(content, source=f"bundle for {target}").manifest
         check_bundle(manifest)
         self._check_mesh(manifest)
@@ -172,12 +200,8 @@ def _check_weights(path: str | None, manifest: Manifest) -> None:
     if any(t.name in arrays for t in states):
         arrays = as_taken(arrays, states)
         ours |= {t.name: like(t) for t in states}
+    first_values.check_names(path, ours, arrays)
     for name, found in unlike(ours, arrays):
-        if found is None:
-            raise ConfigError(
-                f"initial_weights: {path} has no tensor {name!r}."
-                f"{nearest(name, arrays)}"
-            )
         raise ConfigError(
             f"initial_weights: {name} is {found.dtype} {list(found.shape)} in {path}, "
             f"the model's is {ours[name].dtype} {list(ours[name].shape)}"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from pcp.errors import StateMismatch
+from pcp.errors import ProtocolError, RuntimeFault, StateMismatch
 from pcp.runtime import fetch_snapshot
 from pcp.runtime.transport.credentials import Protection
 from pcp.training.storage import checkpoint as checkpoints
@@ -34,6 +34,14 @@ _ADOPT_SECONDS = 10.0
 _AT_ONCE = 16
 
 
+class Unserved(RuntimeFault):
+    """The member at `address` does not hand out the state that it prepared."""
+
+    def __init__(self, message: str, address: str) -> None:
+        super().__init__(message)
+        self.address = address
+
+
 def gather(
     addresses: Sequence[str],
     round_: int,
@@ -48,11 +56,19 @@ def gather(
     are joined. Its `info` says under "nonfinite" which tensors are not finite, and
     under "parts" how the state was cut, if it was.
 
-    `StateMismatch` if a member holds another round, or another state; a fault of the
-    connection if one says nothing for `silence` seconds.
+    `Unserved` if a member holds another round, or another state, cannot be reached, or
+    says nothing for `silence` seconds.
     """
 
     def fetch(address: str) -> safetensors_io.Arrays:
+        try:
+            return fetched(address)
+        except ProtocolError:
+            raise  # it may have too many readers: that is not its fault
+        except RuntimeFault as error:
+            raise Unserved(str(error), address) from error
+
+    def fetched(address: str) -> safetensors_io.Arrays:
         revision, arrays = _fetch(address, round_, protection, silence)
         if revision != round_:
             raise StateMismatch(f"{address} holds round {revision}, not {round_}")
@@ -64,7 +80,7 @@ def gather(
     for at, ranks in zip(addresses[:: parts.size], members, strict=True):
         digests = [safetensors_io.digest(shared_part(arrays)) for arrays in ranks]
         if joined_digest(digests) != digest:
-            raise StateMismatch(f"{at} holds another state of round {round_}")
+            raise Unserved(f"{at} holds another state of round {round_}", at)
     found = assembled(round_, [(round_, parts.join(ranks)) for ranks in members])
     found.info["nonfinite"] = checkpoints.nonfinite(found)
     if parts.noted is not None:

@@ -4,13 +4,20 @@ One thread accepts, each connection has a reader and a writer thread, and all
 they learn goes into one queue, so that the shepherd itself is a single loop
 over events. A connection that sends garbage, or takes its messages too slowly,
 is closed; nothing it does reaches another one.
+
+No flood stops the loop: a connection has at most `MAX_UNHANDLED` messages in the queue,
+and sends on average `MAX_RATE` a second; more stay in its own socket. A connection is a
+stranger until a worker is welcomed over it. Of strangers there are `MAX_STRANGERS`, and
+who says nothing for `STRANGER_SECONDS` is gone; when there is no room left, one that
+has said nothing yet goes for who comes, or else the one that has been silent longest.
 """
 
 import logging
 import queue
 import socket
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +27,26 @@ from pcp.runtime.transport.authentication import Gate, checked
 from pcp.runtime.transport.credentials import Protection
 from pcp.runtime.transport.link import Wire
 from pcp.runtime.transport.listener import EXHAUSTED_SECONDS
+from pcp.runtime.transport.peer_identity import MEMBERS, ROLES, PeerIdentity
 from pcp.training.coordinator.events import Lost, Received
 from pcp.training.wire.channel import OPEN, Channel, NotAdmitted
-from pcp.training.wire.messages import Message, Refused
+from pcp.training.wire.messages import (
+    Heartbeat,
+    Hello,
+    Message,
+    Order,
+    Refused,
+    StatusQuery,
+    Welcome,
+)
 
 HANDSHAKE_SECONDS = 10.0
 MAX_CONNECTIONS = 1024
-MAX_STRANGERS = 128  # connections that have not said anything yet
+MAX_STRANGERS = 128  # connections over which no worker was welcomed
+STRANGER_SECONDS = 10.0
+MAX_UNHANDLED = 64
+MAX_RATE = 100.0
+"""Messages a second; as many at once as in a second."""
 _BACKLOG = 512  # messages a peer may leave unread before it counts as stuck
 _SILENCE = 3600.0  # the shepherd judges silence by heartbeats, not by this
 _log = logging.getLogger("pcp.training")
@@ -52,8 +72,13 @@ class Connection:
         self._outgoing: queue.Queue[Message | bytes | None] = queue.Queue(_BACKLOG)
         self._over = threading.Event()
         self.peer, self.here = channel.peer, channel.here
+        self.welcomed = False
+        """Whether a worker was taken in over it."""
         self.heard = False
         """Whether it was let in and has said something."""
+        self.heard_at = time.monotonic()
+        """When it said something last, or came."""
+        self._unhandled = threading.BoundedSemaphore(MAX_UNHANDLED)
         for work in (self._read, self._write):
             threading.Thread(target=work, daemon=True, name=f"hub-{self.peer}").start()
 
@@ -61,6 +86,7 @@ class Connection:
         """Queue messages, and blobs that follow them."""
         try:
             for content in contents:
+                self.welcomed = self.welcomed or isinstance(content, Welcome)
                 self._outgoing.put_nowait(content)
         except queue.Full:
             self._end(f"{self.peer} does not read its messages")
@@ -77,12 +103,17 @@ class Connection:
         except queue.Full:
             self._end("closed")
 
+    def handled(self) -> None:
+        """A message of it is out of the queue."""
+        self._unhandled.release()
+
     def _read(self) -> None:
-        limit = HANDSHAKE_SECONDS
+        limit, pace = HANDSHAKE_SECONDS, Allowance(MAX_RATE)
         while not self._over.is_set():
             try:
                 self._channel.admit(limit)
                 message = self._channel.receive(limit)
+                self._check_role(message)
             except NotAdmitted as error:
                 self._end(str(error))
                 return
@@ -93,8 +124,30 @@ class Connection:
             except (PeerLost, Timeout) as error:
                 self._end(str(error))
                 return
-            limit, self.heard = _SILENCE, True
+            self.heard, self.heard_at = True, time.monotonic()
+            limit = _SILENCE if self._stays(message) else STRANGER_SECONDS
+            self._over.wait(pace.pause(self.heard_at))
+            while not self._unhandled.acquire(timeout=1.0):
+                if self._over.is_set():
+                    return
             self._events.put(Received(self, message))
+
+    @property
+    def identity(self) -> PeerIdentity | None:
+        """Of the peer, if the run has identities."""
+        return self._channel.identity
+
+    def _check_role(self, message: Message) -> None:
+        """ProtocolError for a message that is not for the peer's role."""
+        peer, roles = self.identity, _MAY.get(type(message), MEMBERS)
+        if peer is not None and peer.role not in roles:
+            raise ProtocolError(
+                f"{message.kind!r} is not for the role {peer.role} of this certificate"
+            )
+
+    def _stays(self, message: Message) -> bool:
+        """Whether silence of the peer is for the shepherd to judge."""
+        return self.welcomed or isinstance(message, Hello)
 
     def _write(self) -> None:
         try:
@@ -123,6 +176,27 @@ class Connection:
             pass  # the writer is in a send, which fails now
 
 
+_MAY: dict[type[Message], Collection[str]] = {
+    StatusQuery: ROLES,
+    Order: ("operator", "shepherd"),
+    Heartbeat: ROLES,
+}
+"""The roles that may say this; all else is said by members."""
+
+
+class Allowance:
+    """How many messages a connection may send: so many a second, on average."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate, self._left, self._at = rate, rate, time.monotonic()
+
+    def pause(self, now: float) -> float:
+        """Seconds to wait before this one is handled."""
+        self._left += (now - self._at) * self._rate
+        self._left, self._at = min(self._left, self._rate) - 1.0, now
+        return max(0.0, -self._left / self._rate)
+
+
 class Server:
     """The listening socket and its connections.
 
@@ -144,9 +218,25 @@ class Server:
     def next(self, timeout: float) -> Event | None:
         """The next event, or None when `timeout` seconds brought none."""
         try:
-            return self.events.get(timeout=timeout)
+            event = self.events.get(timeout=timeout)
         except queue.Empty:
             return None
+        if isinstance(event, Received) and isinstance(event.connection, Connection):
+            event.connection.handled()
+        return event
+
+    def tell_workers(self, message: Message) -> None:
+        """Send a message to all workers that were welcomed."""
+        for connection in self._connections:
+            if connection.welcomed and not connection._over.is_set():
+                connection.send(message)
+
+    def drop_revoked(self) -> None:
+        """End the connections of identities that were revoked since they came."""
+        tls = self._protection.tls
+        for connection in [] if tls is None else self._connections:
+            if tls is not None and tls.is_revoked(connection.identity):
+                connection._end("its identity is revoked")
 
     def work(self, what: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Run `what` in a thread and then, as an event, `then(result)`.
@@ -192,7 +282,8 @@ class Server:
             if not self._has_room():
                 sock.close()
                 continue
-            channel = Channel(self._wire(sock), Gate(checked(self._protection.key)))
+            wire = self._wire(sock)
+            channel = Channel(wire, Gate(checked(self._protection.key), wire))
             try:
                 self._connections.append(Connection(channel, self.events))
             except (RuntimeError, OSError) as error:  # no more threads, most likely
@@ -203,15 +294,18 @@ class Server:
     def _has_room(self) -> bool:
         """Whether one more may come; strangers that say nothing keep no peer out."""
         self._connections = [c for c in self._connections if not c._over.is_set()]
-        silent = [c for c in self._connections if not c.heard]
-        if len(silent) >= MAX_STRANGERS:
-            silent[0]._end("said nothing while others came")
-        return len(self._connections) < MAX_CONNECTIONS
+        strangers = [c for c in self._connections if not c.welcomed]
+        full = len(self._connections) >= MAX_CONNECTIONS
+        if strangers and (full or len(strangers) >= MAX_STRANGERS):
+            longest = min(strangers, key=lambda c: (c.heard, c.heard_at))
+            longest._end("said nothing while others came")
+            full = full and not longest._over.is_set()
+        return not full
 
     def _wire(self, sock: socket.socket) -> Wire:
         """The socket, or what encrypts over it; the reader's thread shakes hands."""
         tls = self._protection.tls
-        return sock if tls is None else tls.serve(sock)
+        return sock if tls is None else tls.serve(sock, ROLES)
 
 
 def _listen(host: str, port: int) -> socket.socket:

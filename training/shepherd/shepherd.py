@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pcp.errors import RuntimeFault
@@ -20,6 +21,7 @@ from pcp.runtime.transport.credentials import Protection
 from pcp.runtime.transport.link import format_address
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator import effects as do
+from pcp.training.coordinator import monitor
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.coordinator.effects import Effect
 from pcp.training.coordinator.events import (
@@ -48,13 +50,17 @@ from pcp.training.shepherd.artifacts import Artifacts, CompileFor
 from pcp.training.shepherd.server import Done, Server
 from pcp.training.shepherd.serving import Serving
 from pcp.training.storage import checkpoint as checkpoints
+from pcp.training.storage.append_log import DiskFull
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.control_file import CONTROL_FILE, WILDCARDS, write_control
 from pcp.training.storage.ledger import Ledger
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import OPEN
-from pcp.training.wire.messages import Order
+from pcp.training.wire.messages import Heartbeat, Hello, Order
+
+_MOMENT = 0.05
+"""Seconds between two looks at the clock."""
 
 
 class Shepherd:
@@ -76,11 +82,12 @@ class Shepherd:
         port: int = 0,
         workers: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
         hub: Server | None = None,
         protection: Protection = OPEN,
     ) -> None:
         self.experiment, self.folder = experiment, folder
-        self.observer, self._clock = observer, clock
+        self.observer, self._clock, self._pause = observer, clock, pause
         self.protection = protection
         self.hub = hub or Server(host, port, protection)
         # On all interfaces it has no one address: a run tells each worker its own.
@@ -97,6 +104,9 @@ class Shepherd:
             experiment,
             lambda: self._artifacts.parts,
         )
+        self._serving = Serving(self.endpoint, folder, self.ledger, experiment)
+        self._names: dict[str, str] = {}
+        """Identities by the names that their workers have."""
         self._gathered: Checkpoint | None = None
         self._kept: Round | None = None
         self._check: Callable[[], None] = lambda: None
@@ -180,12 +190,17 @@ class Shepherd:
             self.close()
 
     def turn(self) -> None:
-        """Handle what happened in the next moment, then do what the time asks for."""
+        """Handle what happened in the next moment, then do what the time asks for.
+
+        However much happens, the moment is over in time.
+        """
         self._heed()
-        arrived = self.hub.next(timeout=0.05)
+        until = time.monotonic() + _MOMENT
+        arrived = self.hub.next(timeout=_MOMENT)
         while arrived is not None:
             self._handle(arrived)
-            arrived = self.hub.next(timeout=0.0001)
+            over = time.monotonic() > until
+            arrived = None if over else self.hub.next(timeout=0.0001)
         self._happened(Tick())
 
     def close(self) -> None:
@@ -207,10 +222,22 @@ class Shepherd:
     def _handle(self, arrived: Received | Lost | Done) -> None:
         if isinstance(arrived, Done):
             arrived.then(arrived.result)
+        elif isinstance(arrived, Received) and (why := self._stolen(arrived)):
+            arrived.connection.refuse(why)  # type: ignore[attr-defined]
         elif isinstance(arrived, Received) and isinstance(arrived.message, Order):
             self._ordered(arrived.connection, arrived.message)
         else:
             self._happened(arrived)
+
+    def _stolen(self, arrived: Received) -> str | None:
+        """Why a worker may not have the name it says: another identity has it."""
+        peer = getattr(arrived.connection, "identity", None)
+        if peer is None or not isinstance(arrived.message, Hello):
+            return None
+        name = arrived.message.worker
+        if self._names.setdefault(name, peer.id) == peer.id:
+            return None
+        return f"the name {name} is that of another identity in this run"
 
     def _ordered(self, connection: Any, order: Order) -> None:
         """An order counts if it comes with the run's key."""
@@ -238,7 +265,7 @@ class Shepherd:
         """The function that carries out each kind of effect; it returns the answer."""
         observer, folder, serving = self.observer, self.folder, self._serving
         return {
-            do.Append: lambda e: self.ledger.write(e.kind, e.fields, sync=e.sync),
+            do.Append: self._append,
             do.Send: self._send,
             do.Refuse: lambda e: e.connection.refuse(e.reason),
             do.Close: lambda e: e.connection.close(),
@@ -249,6 +276,7 @@ class Shepherd:
             do.ReportValidation: lambda e: observer.validation(
                 e.round, e.loss, e.batches
             ),
+            do.ReportCheckpoint: lambda e: observer.checkpoint(e.round, e.path),
             do.Compile: self._compile,
             do.NoteSettings: lambda e: folder.note(self.experiment),
             do.MakeLatest: lambda e: folder.make_latest(),
@@ -263,6 +291,28 @@ class Shepherd:
             do.Fail: _fail,
         }
 
+    def _append(self, effect: do.Append) -> None:
+        """Write a line; where there is no room for it, wait until there is.
+
+        Nothing that comes after it may be done meanwhile. The workers stay: they are
+        told that the shepherd lives.
+        """
+        waited = 0
+        while True:
+            try:
+                self.ledger.write(effect.kind, effect.fields, sync=effect.sync)
+                break
+            except DiskFull as error:
+                if self.interrupted:
+                    raise
+                if not waited:
+                    self.log(f"the run waits for room on the disk: {error}")
+                waited += 1
+                self.hub.tell_workers(Heartbeat())
+                self._pause(self.experiment.heartbeat_seconds)
+        if waited:
+            self.log("there is room on the disk again: the run goes on")
+
     def _send(self, effect: do.Send) -> None:
         connection: Any = effect.connection
         if effect.bundle is None:
@@ -272,6 +322,7 @@ class Shepherd:
 
     def _show_status(self, effect: do.ShowStatus) -> None:
         self.observer.status(effect.values)
+        self.hub.drop_revoked()
         self._check()
 
     def _keep(self, effect: do.Keep) -> None:
@@ -289,13 +340,13 @@ class Shepherd:
 
         def then(result: Program | Exception) -> None:
             if isinstance(result, Exception):
-                alone = not self._artifacts.made
+                alone = not self._artifacts.sound
                 self._happened(NotCompiled(connection, result, alone))
             else:
                 self._artifacts.keep(self.folder.path)
                 self._happened(Compiled(connection, result))
 
-        self.hub.work(lambda: self._artifacts.program(target), then)
+        self.hub.work(lambda: self._artifacts.program_or_blame(target), then)
 
     def _gather(self, effect: do.Gather) -> None:
         safe, offset = self.protection, self.ledger.offset
@@ -330,13 +381,20 @@ class Shepherd:
 
         if checkpoint is not None:
             path = self.folder.path
-            self.hub.work(lambda: checkpoints.save(path, checkpoint, keep), then)
+            there = [
+                checkpoints.round_of(folder) for folder in checkpoints.folders(path)
+            ]
+            scores = self.state.progress.scores
+            best = monitor.best_of(self.experiment, scores, [*there, effect.round])
+            spared = () if best is None else (best,)
+            save = partial(checkpoints.save, path, checkpoint, keep, spared)
+            self.hub.work(save, then)
 
     def _not_saved(self, error: Exception) -> None:
         """A fault of the world may pass; any other ends the run."""
         if not isinstance(error, RuntimeFault | OSError):
             raise error
-        self._happened(NotSaved(str(error)))
+        self._happened(NotSaved(str(error), getattr(error, "address", None)))
 
 
 def _fail(effect: do.Fail) -> None:

@@ -47,10 +47,13 @@ from pcp.training.coordinator.events import (
 from pcp.training.coordinator.roster import Roster
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
+from pcp.training.data.dataset import tokens_of_sample
+from pcp.training.data.lease_pool import size
 from pcp.training.shepherd.artifacts import Artifacts
 from pcp.training.simulate.network_model import World
 from pcp.training.storage.ledger_state import LedgerReplay
 from pcp.training.storage.round_record import Round
+from pcp.training.trainer.bundle_checks import data_inputs
 from pcp.training.wire.messages import (
     VERSION,
     Commit,
@@ -95,6 +98,8 @@ class Model:
         self.rng = random.Random(seed)
         self.now = 0.0
         self.deaths = 0
+        self.sample_tokens = 1
+        """What a sample of the program counts for."""
         self.groups: dict[int, Group] = {}
         self._numbers, self._heard = count(), -math.inf
         self._queue: list[tuple[float, int, Callable[[], Event | None]]] = []
@@ -270,7 +275,7 @@ class Modelled:
                 loss=0.0,
                 loss_first=0.0,
                 steps=order.steps,
-                tokens=order.steps,
+                tokens=self._model.sample_tokens * size(order.lease),
                 bytes_sent=sent,
                 bytes_received=sent,
                 compute_seconds=self._seconds,
@@ -363,6 +368,7 @@ def simulate(
         wanted=world.workers,
     )
     program = Artifacts(lambda target: bundle, run).program("cpu")
+    model.sample_tokens = tokens_of_sample(data_inputs(program.manifest))
     return _until(model, TrainingRun(state), program, rounds)
 
 

@@ -1,10 +1,17 @@
 """Lines at the end of a run's files, whole or not at all to readers."""
 
+import errno
 import os
 from io import FileIO
 from pathlib import Path
 
 from pcp.errors import RuntimeFault
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class DiskFull(RuntimeFault):
+    """There is no room for a line; there may be, later."""
 
 
 def append(
@@ -12,14 +19,16 @@ def append(
 ) -> None:
     """Write a line; with `sync`, wait until the disk has it.
 
-    `RuntimeFault` where the disk takes no more: part of the line may be in the file.
+    `DiskFull` where there is no room, `RuntimeFault` where the disk refuses otherwise:
+    part of the line may be in the file.
     """
     try:
         _write(file, line)
         if sync:
             os.fsync(file.fileno())
     except OSError as error:
-        raise RuntimeFault(
+        fault = DiskFull if error.errno in _FULL else RuntimeFault
+        raise fault(
             f"{path}: cannot write the {what}: {error.strerror}; what was committed "
             "is safe: make room, then go on with --resume"
         ) from error

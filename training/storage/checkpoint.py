@@ -21,16 +21,16 @@ compares every file with the sums; `newest` skips what is damaged and says so.
 """
 
 import hashlib
-import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pcp import strict_json
+from pcp import outside, strict_json
 from pcp.errors import StateMismatch
+from pcp.outside import MAX_JSON_BYTES
 from pcp.runtime.group.fsync import sync_folder
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.nonfinite import tensors as tensors_with
@@ -113,11 +113,17 @@ def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes | Arrays]]:
     yield "state.json", strict_json.dumps(state, indent=1).encode()
 
 
-def save(run: str | Path, checkpoint: Checkpoint, keep: int = 3) -> Path:
+def save(
+    run: str | Path,
+    checkpoint: Checkpoint,
+    keep: int = 3,
+    spared: Collection[int] = (),
+) -> Path:
     """Write a checkpoint under the run's folder and drop all but `keep` newest.
 
-    `OSError` where the disk refuses; the written part is removed then. Later
-    rounds, which a rewind left behind, are not counted, and are left alone.
+    Those of the rounds `spared` stay. `OSError` where the disk refuses; the written
+    part is removed then. Later rounds, which a rewind left behind, are not counted,
+    and are left alone.
     """
     parent = Path(run) / FOLDER
     if not parent.exists():
@@ -125,8 +131,10 @@ def save(run: str | Path, checkpoint: Checkpoint, keep: int = 3) -> Path:
         sync_folder(parent.parent)
     _bring_back(parent)
     final = parent / f"round_{checkpoint.round:08d}"
-    surplus = [f for f in folders(run) if f < final][max(1, keep) :]
-    for abandoned in [*parent.glob(f"{_HIDDEN}*"), *surplus]:
+    for abandoned in [
+        *parent.glob(f"{_HIDDEN}*"),
+        *_surplus(run, final, max(1, keep), spared),
+    ]:
         shutil.rmtree(abandoned, ignore_errors=True)
     hidden = parent / f"{_HIDDEN}{checkpoint.round}"
     try:
@@ -135,9 +143,17 @@ def save(run: str | Path, checkpoint: Checkpoint, keep: int = 3) -> Path:
     except OSError:
         shutil.rmtree(hidden, ignore_errors=True)
         raise
-    for old in [f for f in folders(run) if f < final][max(0, keep - 1) :]:
+    for old in _surplus(run, final, max(0, keep - 1), spared):
         shutil.rmtree(old, ignore_errors=True)
     return final
+
+
+def _surplus(
+    run: str | Path, final: Path, kept: int, spared: Collection[int]
+) -> list[Path]:
+    """The checkpoints before `final` that go, newest first."""
+    before = [folder for folder in folders(run) if folder < final][kept:]
+    return [folder for folder in before if round_of(folder) not in spared]
 
 
 def _write_all(folder: Path, checkpoint: Checkpoint) -> None:
@@ -177,11 +193,18 @@ def folders(run: str | Path) -> list[Path]:
     return [folder for _, folder in sorted((found | named).items(), reverse=True)]
 
 
+def round_of(folder: Path) -> int:
+    """The round of a checkpoint's folder."""
+    return int(folder.name.rpartition("_")[2])
+
+
 def load(folder: str | Path) -> Checkpoint:
     """Read and verify one checkpoint; `StateMismatch` says which file is bad."""
     folder = Path(folder)
     sums = _json(folder / SUMS, _read(folder / SUMS))
     for name, entry in sums.items():
+        if name != Path(name).name:
+            raise StateMismatch(f"{folder / SUMS}: {name!r} is no file of the folder")
         _verify(folder / name, entry)
     if "state.json" not in sums:
         raise StateMismatch(f"{folder}: the checkpoint has no state.json")
@@ -237,6 +260,10 @@ def newest(
         except StateMismatch as error:
             refused.append(f"{error}; trying the checkpoint before it")
             continue
+        except Exception as error:  # whatever it is, the one before may be whole
+            what = f"{type(error).__name__}: {error}"
+            refused.append(f"{folder}: {what}; trying the checkpoint before it")
+            continue
         return checkpoint, refused
     return None, refused
 
@@ -272,14 +299,14 @@ class _Summed:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return outside.read_bytes(path, MAX_JSON_BYTES)
     except OSError as error:
         raise StateMismatch(f"{path}: cannot read it: {error.strerror}") from error
 
 
 def _json(path: Path, content: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(content)
+        value = strict_json.parse(content)
     except ValueError as error:
         raise StateMismatch(f"{path}: damaged: {error}") from error
     if not isinstance(value, dict):
@@ -291,7 +318,7 @@ def _verify(path: Path, entry: object) -> None:
     if not isinstance(entry, dict):
         raise StateMismatch(f"{path}: its entry in {SUMS} is no object")
     try:
-        with open(path, "rb") as file:
+        with outside.open_regular(path) as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise StateMismatch(f"{path}: cannot read it: {error.strerror}") from error

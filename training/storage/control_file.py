@@ -4,13 +4,12 @@ Only users that may read the run's folder have the key; every start of the sheph
 makes a new one.
 """
 
-import json
 import os
 import secrets
 from pathlib import Path
 from typing import Any
 
-from pcp import strict_json
+from pcp import outside, strict_json
 from pcp.errors import ConfigError
 
 CONTROL_FILE = "control.json"
@@ -35,7 +34,7 @@ def read_control(folder: str | Path) -> dict[str, Any]:
     """`host`, `port` and `key` of the shepherd of the run in `folder`."""
     path = Path(folder) / CONTROL_FILE
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = outside.read_json(path)
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror}; name the folder of a run that is going on, on "

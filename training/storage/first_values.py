@@ -9,17 +9,19 @@ replay does; no checkpoint has them.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from pcp.errors import ConfigError, StateMismatch, nearest
-from pcp.manifest import TensorSpec
+from pcp.manifest import Parameter, TensorSpec
 from pcp.training.config.experiment import Experiment
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import FROZEN, as_taken, like, prefixed, unlike
 
 FOLDER = "frozen"
+_SHOWN = 12
+"""Names of tensors that an error lists."""
 
 
 def brought(experiment: Experiment) -> Arrays:
@@ -45,6 +47,34 @@ def _check_digest(path: Path, arrays: Arrays) -> None:
             f"{path} is not what the run began with: its digest is {digest[:12]} now; "
             "put the file back, or start a new run"
         )
+
+
+def check_names(path: str, wanted: Collection[str], found: Collection[str]) -> None:
+    """`ConfigError` with all that the initial weights lack."""
+    lacking = [name for name in wanted if name not in found]
+    if not lacking:
+        return
+    shown = ", ".join(map(repr, lacking[:_SHOWN]))
+    more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
+    raise ConfigError(
+        f"initial_weights: {path} lacks {len(lacking)} of the model's {len(wanted)} "
+        f"tensors: {shown}{more}.{nearest(lacking[0], found)}"
+    )
+
+
+def check_shapes(path: str, parameters: Iterable[Parameter]) -> None:
+    """Compare a file with a model that is not compiled yet.
+
+    `ConfigError` for names that it lacks, and for another shape.
+    """
+    kinds, wanted = safetensors_io.mapped(path), [*parameters]
+    check_names(path, [p.name for p in wanted], kinds)
+    for p in wanted:
+        if (shape := kinds[p.name].shape) != p.shape:
+            raise ConfigError(
+                f"initial_weights: {p.name} is {list(shape)} in {path}, the model's is "
+                f"{list(p.shape)}"
+            )
 
 
 def check(experiment: Experiment, wanted: Iterable[TensorSpec]) -> str | None:

@@ -1,8 +1,10 @@
 """The ledger: what a run has committed, line by line, on disk before it counts.
 
-A JSON object a line, appended and fsynced, with a running number `n` and a
-CRC-32 of the rest of the line, `crc`. A line torn by a crash can only be the
-last one; it is dropped. Anything else that is wrong is refused. The kinds:
+A JSON object a line, appended and fsynced, with a running number `n`, the SHA-256 of
+the line before it, `prev`, and a CRC-32 of the rest of the line, `crc`. A line torn by
+a crash can only be the last one; it is dropped. Anything else that is wrong is refused;
+who changes, takes out or adds a line must write all that follow anew, and the last line
+is of another hash. Lines of an older pcp have no `prev`. The kinds:
 
     begin       the run's constants: samples, quantum, frozen keys, data digest
     started     a shepherd goes on with the run under these settings
@@ -12,9 +14,11 @@ last one; it is dropped. Anything else that is wrong is refused. The kinds:
     late        a lease with steps that go into a later round than its own
     returned    a lease that was given up: its samples go back to the pool
     commit      a round is done: digest of the state, samples by worker
+    score       the held-out loss of a committed round, over all its batches
     checkpoint  the state of a committed round is on disk
     rewind      the state of later rounds is lost: back to a committed round
     recut       the state is in the parts of another mesh: its digest as they have it
+    quarantined a worker that was wrong again and again takes no part any more
     order       what an operator asked for (`pcp.training.coordinator.operator_control`)
     end         the run is complete
 
@@ -24,7 +28,8 @@ epoch was consumed twice and none was lost; `pcp.training.simulate.replay` makes
 rounds again and compares their digests. One process at a time has a ledger open.
 """
 
-import json
+import hashlib
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -33,12 +38,12 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from pcp import strict_json
+from pcp import outside, strict_json
 from pcp.errors import ConfigError, RuntimeFault, StateMismatch
 from pcp.runtime.group.file_lock import hold
 from pcp.runtime.group.fsync import sync_folder
 from pcp.training.data.lease_pool import Range, complement, merged, size
-from pcp.training.storage.append_log import append
+from pcp.training.storage.append_log import DiskFull, append
 from pcp.training.storage.ledger_history import History
 from pcp.training.storage.ledger_state import LedgerReplay, Progress, replayed
 
@@ -56,7 +61,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 def _record(line: bytes) -> dict[str, Any] | None:
     """The record in a line, or None where the line is damaged."""
     try:
-        record = json.loads(line)
+        record = strict_json.parse(line)
         check = record.pop("crc")
     except (ValueError, KeyError, AttributeError, TypeError):
         return None
@@ -68,14 +73,26 @@ def read(path: str | Path) -> tuple[list[dict[str, Any]], int]:
 
     The file may be longer: then its last line was torn.
     """
+    records, good, _ = _read(path)
+    return records, good
+
+
+def last_hash(path: str | Path) -> str:
+    """The SHA-256 of the last whole line: it stands for all of a ledger."""
+    return _read(path)[2]
+
+
+def _read(path: str | Path) -> tuple[list[dict[str, Any]], int, str]:
+    """As `read`, and the hash of the last line."""
     try:
-        content = Path(path).read_bytes()
+        content = outside.read_bytes(path)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot read the ledger: {error.strerror}"
         ) from error
     records: list[dict[str, Any]] = []
-    good = 0
+    good, before = 0, _FIRST
+    chained = False
     lines = content.splitlines(keepends=True)
     for number, line in enumerate(lines):
         record = _record(line)
@@ -86,9 +103,24 @@ def read(path: str | Path) -> tuple[list[dict[str, Any]], int]:
                 f"{path}:{number + 1}: damaged line in the ledger; restore the file "
                 "or start a new run"
             )
+        found = record.pop("prev", None)
+        chained = chained or found is not None
+        if chained and found != before:
+            raise StateMismatch(
+                f"{path}:{number + 1}: this line does not follow the one before: "
+                "the ledger was changed; restore the file or start a new run"
+            )
         records.append(record)
-        good += len(line)
-    return records, good
+        good, before = good + len(line), _hash(line)
+    return records, good, before
+
+
+_FIRST = "0" * 64
+"""In place of the hash of the line before the first."""
+
+
+def _hash(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()
 
 
 class Ledger:
@@ -102,7 +134,7 @@ class Ledger:
         self.path = Path(path)
         self._file = _locked(self.path)
         try:
-            records, self._bytes = read(self.path)
+            records, self._bytes, self._last = _read(self.path)
             self._replay = replayed(records)
             self._replay.kept = KEPT_ROUNDS
             self.progress.history.shorten(KEPT_ROUNDS)
@@ -135,7 +167,11 @@ class Ledger:
         if kind == "rewind" and not self.progress.history.reaches(fields["to"]):
             self.progress.history = self.whole_history()
         self._replay.apply({"kind": kind, **fields})
-        self.write(kind, fields, sync=sync)
+        try:
+            self.write(kind, fields, sync=sync)
+        except DiskFull:  # who calls this does not write it again
+            self._give_up()
+            raise
 
     def write(self, kind: str, fields: Mapping[str, Any], *, sync: bool = True) -> None:
         """Write a record that was applied, and wait until the disk has it.
@@ -143,18 +179,29 @@ class Ledger:
         Without `sync` the next one that waits takes it along: no line is ever on the
         disk without those before it.
 
-        `RuntimeFault` where the disk takes no more: then nothing may be written any
-        longer.
+        `DiskFull` where there is no room: the same record may be written once there is.
+        `RuntimeFault` where the disk refuses otherwise, or the file was deleted: then
+        nothing may be written any longer.
         """
         if self._file.closed:
             raise RuntimeFault(f"{self.path}: the ledger is closed")
-        line = _line({"n": self._count, "kind": kind, **fields})
+        if sync and not os.fstat(self._file.fileno()).st_nlink:
+            self._file.close()
+            raise RuntimeFault(
+                f"{self.path}: the ledger was deleted while the run went on: nothing "
+                "that is committed from now on could be kept"
+            )
+        line = _line({"n": self._count, "prev": self._last, "kind": kind, **fields})
         try:
             append(self._file, line, path=self.path, what="ledger", sync=sync)
+        except DiskFull:
+            self._cut_back()
+            raise
         except RuntimeFault:
             self._give_up()
             raise
         self._bytes += len(line)
+        self._last = _hash(line)
         self._count += 1
 
     def digests(self, round_: int) -> tuple[str, ...]:
@@ -173,6 +220,13 @@ class Ledger:
     def close(self) -> None:
         """Close the file; another process may open it."""
         self._file.close()
+
+    def _cut_back(self) -> None:
+        """Half a line must not stand before the next one."""
+        try:
+            self._file.truncate(self._bytes)
+        except OSError:
+            self._give_up()
 
     def _give_up(self) -> None:
         """The file lacks what `progress` has: no line may follow."""

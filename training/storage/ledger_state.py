@@ -48,6 +48,12 @@ class Progress:
     """Inner steps a round, where an operator changed them."""
     settings: dict[str, Any] | None = None
     """The experiment that the last shepherd to start had."""
+    quarantined: dict[str, str] = field(default_factory=dict)
+    """Workers that take no part any more, and why."""
+    paused_because: str | None = None
+    """Why the run paused by itself; None: it did not."""
+    scores: dict[int, float] = field(default_factory=dict)
+    """The held-out losses of committed rounds, by round."""
     ended: bool = False
 
     def taken(self) -> list[Range]:
@@ -154,6 +160,14 @@ class LedgerReplay:
     def _on_checkpoint(self, record: Mapping[str, Any]) -> None:
         pass  # the checkpoint's folder speaks for itself; the line is for readers
 
+    def _on_score(self, record: Mapping[str, Any]) -> None:
+        p, round_ = self.progress, record["round"]
+        if not 0 < round_ <= p.committed or round_ in p.scores:
+            raise StateMismatch(
+                f"ledger: a score of round {round_} after round {p.committed}"
+            )
+        p.scores[round_] = float(record["loss"])
+
     def _on_started(self, record: Mapping[str, Any]) -> None:
         self.progress.settings = record["experiment"]
 
@@ -168,6 +182,7 @@ class LedgerReplay:
         p.history.back_to(to)
         p.spent = merged(p.history.used())
         p.committed, p.digest = to, p.history.digest(to)
+        p.scores = {r: loss for r, loss in p.scores.items() if r <= to}
 
     def _on_recut(self, record: Mapping[str, Any]) -> None:
         p, round_ = self.progress, record["round"]
@@ -181,7 +196,11 @@ class LedgerReplay:
     def _on_order(self, record: Mapping[str, Any]) -> None:
         if record["action"] in ("pause", "resume"):
             self.progress.paused = record["action"] == "pause"
+            self.progress.paused_because = record.get("reason")
         self.progress.steps = record.get("steps", self.progress.steps)
+
+    def _on_quarantined(self, record: Mapping[str, Any]) -> None:
+        self.progress.quarantined[record["worker"]] = record["reason"]
 
     def _on_end(self, record: Mapping[str, Any]) -> None:
         self.progress.ended = True

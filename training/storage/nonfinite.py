@@ -1,8 +1,7 @@
-"""Numbers that are not finite: found, named, and said. They end nothing by themselves.
+"""Numbers that are not finite: found, and named.
 
-A loss that is NaN or infinite goes where any other loss goes; who made it, in which
-inner step of which round, stands beside it. Of states it is said which tensors hold
-such numbers.
+Of losses, in which inner step; of states, in which tensors. What is done about them is
+the value guard's (`pcp.training.coordinator.guards.value_guard`): they never count.
 """
 
 import math
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pcp.errors import counted
-from pcp.training.storage.round_record import MemberRound, Round
+from pcp.training.storage.round_record import Round
 
 _NAMED = 3
 """Tensors that a line names; of more it says how many there are."""
@@ -33,20 +32,6 @@ def first(losses: Sequence[float], steps: int) -> tuple[int, float] | None:
 def same(a: float, b: float) -> bool:
     """Whether two numbers are one; a NaN is the same as another."""
     return a == b or (math.isnan(a) and math.isnan(b))
-
-
-def said(member: MemberRound, name: str, number: int) -> str | None:
-    """A line about a member's part of round `number`; None if all is well.
-
-    The worker `name` has several losses in a round: the first bad one is told.
-    """
-    worker = f"worker {member.worker} ({name})"
-    if member.nonfinite_step is not None:
-        step, loss = member.nonfinite_step, member.nonfinite_loss
-        return f"{worker}: loss is {loss} at step {step} of round {number}"
-    if not math.isfinite(member.loss):
-        return f"{worker}: loss is {member.loss} in round {number}"
-    return None
 
 
 def tensors(arrays: Mapping[str, Any]) -> list[str]:

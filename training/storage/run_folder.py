@@ -4,6 +4,7 @@
   latest                 a link to the newest run
   run_20261121-031500/
     experiment.json      as the run goes by it, without the API key
+    changes.json         the keys that --set gave when it began
     ledger.jsonl         what is committed (`pcp.training.storage.ledger`)
     metrics.jsonl        a line a round (`pcp.training.observe.metrics`)
     loss.png             the plot
@@ -15,12 +16,14 @@
     checkpoints/         (`pcp.training.storage.checkpoint`)
 """
 
+import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pcp import strict_json
 from pcp.errors import ConfigError
@@ -60,6 +63,11 @@ class RunFolder:
     def experiment(self) -> Path:
         """The file of the experiment that the run goes by."""
         return self.path / "experiment.json"
+
+    @property
+    def changed(self) -> Path:
+        """The file of the keys that --set gave."""
+        return self.path / "changes.json"
 
     @property
     def metrics(self) -> Path:
@@ -120,12 +128,24 @@ class RunFolder:
         text = strict_json.dumps(experiment.model_dump(exclude=SECRETS), indent=1)
         _replace(self.experiment, text)
 
+    def changes(self) -> dict[str, Any]:
+        """Keys and values that --set gave when the run began, or later."""
+        if not self.changed.exists():
+            return {}
+        return json.loads(self.changed.read_text(encoding="utf-8"))
+
+    def keep_changes(self, given: Mapping[str, Any]) -> None:
+        """Keep what --set gives now, over what it gave before; no secrets."""
+        kept = {key: one for key, one in given.items() if key not in SECRETS}
+        if kept:
+            _replace(self.changed, strict_json.dumps(self.changes() | kept, indent=1))
+
     def discard(self) -> None:
         """Remove a fresh folder in which no run has begun."""
         if not self.fresh or self.begun:
             return
         ours = (self.ledger, self.path / CONTROL_FILE, self.path / WORKER_LOG)
-        written = (self.experiment, self.metrics, self.log, self.workers)
+        written = (self.experiment, self.changed, self.metrics, self.log, self.workers)
         for path in (*written, *ours):
             path.unlink(missing_ok=True)
         with suppress(OSError):  # another process put a file there

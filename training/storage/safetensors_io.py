@@ -8,7 +8,6 @@ nothing is believed before it was compared with the file's size.
 """
 
 import hashlib
-import json
 import math
 import os
 import struct
@@ -20,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
-from pcp import strict_json
+from pcp import outside, strict_json
 from pcp.errors import StateMismatch
 
 Arrays = dict[str, np.ndarray]
@@ -230,7 +229,7 @@ def mapped(path: str | Path) -> Arrays:
             found |= mapped(shard)
         return found
     try:
-        with open(path, "rb") as file:
+        with outside.open_regular(path) as file:
             content = _mapping(file)
     except OSError as error:
         raise StateMismatch(f"{path}: cannot read it: {error.strerror}") from error
@@ -250,7 +249,7 @@ def _mapping(file: BinaryIO) -> memoryview:
 def indexed(path: Path) -> list[Path]:
     """The files of an index, which lie beside it; `StateMismatch` if it is damaged."""
     try:
-        names = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
+        names = outside.read_json(path)["weight_map"].values()
         files = [path.parent / name for name in dict.fromkeys(names)]
     except OSError as error:
         raise StateMismatch(f"{path}: cannot read it: {error.strerror}") from error
@@ -294,7 +293,7 @@ def _views(content: memoryview) -> Iterator[tuple[str, np.ndarray]]:
     start = _LENGTH.size + length
     if length > MAX_HEADER or start > len(content):
         raise ValueError(f"a header of {length} bytes in {len(content)}")
-    header = json.loads(bytes(content[_LENGTH.size : start]))
+    header = strict_json.parse(bytes(content[_LENGTH.size : start]))
     header.pop("__metadata__", None)
     for name, entry in header.items():
         yield name, _array(name, entry, content[start:])

@@ -31,6 +31,8 @@ SHARED = (PARAMETER, STATE, OUTER)
 """What all members of a group agree on."""
 OF_A_ROUND = (*SHARED, PRIVATE, INNER)
 """What a committed round is made of."""
+AVERAGE = "ema."
+"""In front of a parameter's name, in the program's state: its average."""
 OWN = "own"
 REPLICA = "replica."
 """Parameters that are a worker's own, among its private state."""
@@ -87,6 +89,15 @@ def as_taken(
         if given is not None and floats and given.dtype.kind in "fV":
             new[spec.name] = given.astype(wanted)
     return new
+
+
+def averaged(parameters: Mapping[str, Any], state: Mapping[str, Any]) -> Arrays:
+    """The parameters, each as its average in the program's state, if it has one."""
+    found = dict(parameters)
+    for name, own in parameters.items():
+        if (average := state.get(AVERAGE + name)) is not None:
+            found[name] = average.astype(own.dtype)
+    return found
 
 
 def unlike(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

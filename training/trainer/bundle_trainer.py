@@ -38,6 +38,7 @@ from pcp.training.storage.state_names import (
     STATE,
     as_masters,
     as_taken,
+    averaged,
     check_like,
     like,
     prefixed,
@@ -55,6 +56,7 @@ from pcp.training.trainer.bundle_checks import (
 from pcp.training.trainer.exchange import Exchange, RoundExchange, weight
 from pcp.training.trainer.fragment_exchange import FragmentExchange
 from pcp.training.trainer.functions import Functions, Key
+from pcp.training.trainer.norms import distance, norm
 from pcp.training.trainer.replica import with_replica
 from pcp.training.trainer.slope_exchange import SlopeExchange
 from pcp.training.trainer.step_exchange import StepExchange
@@ -108,6 +110,7 @@ class BundleTrainer:
         """What the model brought."""
         self.seed: int | None = None
         """The run's; a program that draws random numbers needs it."""
+        self.evaluates_averages = True
 
     @classmethod
     def load(
@@ -176,8 +179,17 @@ class BundleTrainer:
 
     def fresh(self, seed: int) -> None:
         """Parameters and inner state from `@init`, outer state from `@outer_init`."""
+        self._begin_with(None, seed)
+
+    def _begin_with(self, parameters: Arrays | None, seed: int) -> None:
+        """The state before the first round: parameters, and what follows from them.
+
+        The seed makes them, where they are None.
+        """
         self._check_brought()
-        drawn = self.steps.initial(seed)
+        named = None if parameters is None else parameters.items()
+        given = None if named is None else {("param", n): a for n, a in named}
+        drawn = self.steps.initial(seed, given)
         by_role = {
             role: {name: a for (r, name), a in drawn.items() if r == role}
             for role in ("param", "state", MODEL_STATE)
@@ -213,20 +225,21 @@ class BundleTrainer:
         names = [p.name for p in self._parameters]
         if missing := [n for n in names if PARAMETER + n not in snapshot]:
             raise StateMismatch(
-                f"the state to start from lacks the parameter {missing[0]!r}; "
-                "was it made by another model?"
+                f"the state to start from lacks {len(missing)} of {len(names)} "
+                f"parameters: {', '.join(map(repr, missing[:12]))}; was it made by "
+                "another model?"
             )
-        if not self._state:
-            self.fresh(0)  # for the inner state, which a snapshot may lack
         parameters = {n: np.array(snapshot[PARAMETER + n]) for n in names}
+        takes = self.functions.signatures["grad"].inputs
+        parts = {PARAMETER + t.name: like(t) for t in takes if t.role == "param"}
+        check_like(parts, snapshot)
+        behind = (STATE, OUTER, PRIVATE, INNER)
+        trained = any(name.startswith(behind) for name in snapshot)
+        if not (trained and self._state):  # weights alone: all else begins with them
+            self._begin_with(parameters, self.seed or 0)
         new = {home + n: array for n, array in parameters.items()}
         new |= {k: np.array(snapshot.get(k, old)) for k, old in self._outer.items()}
         new |= program_state.of_snapshot(snapshot, self._first)
-        averages = step_loop.averages(self.functions.signatures, parameters)
-        shared = {f"{OUTER}inner.{n}": a for n, a in averages.items()}
-        new |= {k: a for k, a in shared.items() if k in new and k not in snapshot}
-        if not any(name.startswith(INNER) for name in snapshot):
-            self.steps.hold({("state", n): a for n, a in averages.items()})
         check_like({k: self._state[k] for k in new}, new)
         self._state = new | self._restored(snapshot, index, parameters, new)
         self._restore_inner(snapshot, index)
@@ -257,6 +270,15 @@ class BundleTrainer:
         """
         tokens = self.batch * self.block * len(batches)
         return self.exchange.step([self._named(batch) for batch in batches], tokens)
+
+    @property
+    def moved(self) -> float:
+        """How far the inner steps went: the L2 norm of the parameters' change."""
+        home, held = self.exchange.home, self.steps.held("param")
+        return norm(
+            distance(np.asarray(value), self._state[home + name])
+            for (_, name), value in held.items()
+        )
 
     def outer(self, tokens: float, communicator: Any) -> Arrays:
         """The state that the round makes, with the members of `communicator`."""
@@ -310,10 +332,13 @@ class BundleTrainer:
         return {name: np.array(value) for (_, name), value in held.items()}
 
     def evaluate(self, batch: Batch) -> float:
-        """The loss of the state's parameters on one batch."""
+        """The loss of the state's parameters on one batch, or of their averages."""
         values: dict[Key, Any] = dict(self.steps.held("frozen"))
-        for role, prefix in (("param", self.exchange.home), (MODEL_STATE, STATE)):
-            held = under(prefix, self._state)
+        state, own = under(STATE, self._state), under(self.exchange.home, self._state)
+        params = {p.name: own[p.name] for p in self._parameters}
+        if self.evaluates_averages:
+            params = averaged(params, state)
+        for role, held in (("param", params), (MODEL_STATE, state)):
             values |= {(role, name): array for name, array in held.items()}
         data = self.steps.data(self._named(batch))
         found = self.functions("eval", values | data)

@@ -25,6 +25,8 @@ class Trainer(Protocol):
     """Tokens of a sample; 1 where a sample is no sequence."""
     seed: int | None
     """The run's, once it is known."""
+    evaluates_averages: bool
+    """Whether `evaluate` takes averages of the parameters, where there are any."""
     every_step: bool
     """Members meet in every inner step: a round is theirs together."""
     resumes: bool
@@ -113,6 +115,11 @@ class Trainer(Protocol):
         """One inner step; returns the loss, perhaps still on the device."""
         ...
 
+    @property
+    def moved(self) -> float:
+        """How far the inner steps went: the L2 norm of the parameters' change."""
+        ...
+
     def outer(self, tokens: float, communicator: Any) -> Arrays:
         """The new state, shared and private, from all members' local parameters."""
         ...
@@ -135,7 +142,7 @@ class Trainer(Protocol):
         ...
 
     def evaluate(self, batch: Batch) -> float:
-        """The loss of the shared parameters."""
+        """The loss of the shared parameters, or of their averages."""
         ...
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ crosses between members. Parameters and state stay on the device; gradients live
 `@grad` to `@apply`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,8 @@ _BESIDES = ("loss", "metric", MODEL_STATE)
 _BROUGHT = (MODEL_STATE, "frozen")
 """The roles of what a model may bring values for that no seed makes."""
 _FUNCTIONS = ("init", "grad", "apply")
-AVERAGE = "ema."
-"""In front of a parameter's name: its average."""
+_INNER_INIT = "inner_init"
+"""The optimizer's first state for parameters, where it follows from them."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -51,8 +51,9 @@ def check(manifest: Manifest) -> None:
 
 def kept(manifest: Manifest) -> list[TensorSpec]:
     """The parameters and the optimizer's state, and that of the program."""
-    state = [t for t in manifest.function("grad").results if t.role == MODEL_STATE]
-    return [t for t in manifest.function("apply").results if t.role in KEPT] + state
+    results = (manifest.function(name).results for name in ("apply", "grad"))
+    found = {key_of(t): t for side in results for t in side}
+    return [t for (role, _), t in found.items() if role in (*KEPT, MODEL_STATE)]
 
 
 def brought(signatures: Mapping[str, Function]) -> list[TensorSpec]:
@@ -60,20 +61,6 @@ def brought(signatures: Mapping[str, Function]) -> list[TensorSpec]:
     made = {key_of(t) for t in signatures["init"].results}
     takes = signatures["grad"].inputs
     return [t for t in takes if t.role in _BROUGHT and key_of(t) not in made]
-
-
-def averages(signatures: Mapping[str, Function], parameters: Arrays) -> Arrays:
-    """The first averages of parameters that come with values, which they begin as.
-
-    By the names of `pcp.passes.training.update.AveragedUpdate`.
-    """
-    kept = (t for t in signatures["init"].results if t.role == "state")
-    named = ((t, t.name.removeprefix(AVERAGE)) for t in kept if AVERAGE in t.name)
-    return {
-        t.name: np.array(parameters[name], numpy_dtype(t.dtype))
-        for t, name in named
-        if t.name == AVERAGE + name and name in parameters
-    }
 
 
 def key_of_program(manifest: Manifest) -> TensorSpec | None:
@@ -200,32 +187,38 @@ class Steps:
         not that the model brings.
         """
         given, specs = given or {}, [*self._own["init"].results, *brought(self._own)]
-        given = {**averages(self._own, given), **given}
-        asked = [t for t in self._own["init"].results if t.name not in given]
         for spec in brought(self._own):
             if spec.name not in given:
                 raise UsageError(
                     f"no {spec.role.replace('_', ' ')} {spec.name!r} is given, which "
                     "comes with the model; give it with the data"
                 )
-        hosts = self.initial(seed, asked) if asked else {}
-        for spec in specs:
-            if spec.name in given:
-                hosts[key_of(spec)] = self._part(given[spec.name], spec)
-        self.hold(hosts)
+        named = [spec for spec in specs if spec.name in given]
+        parts = {key_of(spec): self._part(given[spec.name], spec) for spec in named}
+        self.hold(self.initial(seed, parts if given else None))
 
-    def initial(
-        self, seed: int, asked: Iterable[TensorSpec] | None = None
-    ) -> dict[Key, np.ndarray]:
-        """The values that `@init` draws, on the host; all, or those asked for."""
-        signature = self._own["init"]
-        (port,) = signature.inputs
-        drawn = self._functions("init", {key_of(port): np.array(seed, np.int64)})
+    def initial(self, seed: int, given: Values | None = None) -> dict[Key, np.ndarray]:
+        """First values, on the host: those given, and what `@init` draws beside them.
+
+        The optimizer's state that is not given is that of these parameters, by
+        `@inner_init` where it follows from them. `@init` runs where it is needed.
+        """
+        hosts, signature = dict(given or {}), self._own["init"]
+        follows = given is not None and _INNER_INIT in self._own
+        later = {key_of(t) for t in self._own[_INNER_INIT].results} if follows else ()
+        asked = [key_of(t) for t in signature.results]
+        asked = [key for key in asked if key not in hosts and key not in later]
         # Equal constants of `@init` may share one buffer, which `@apply` would update
         # in place for each of them: the copies are apart, also when they are put on
         # the device again, and what was drawn is let go of before that.
-        specs = signature.results if asked is None else asked
-        return {key_of(spec): np.array(drawn[key_of(spec)]) for spec in specs}
+        if asked:
+            (port,) = signature.inputs
+            drawn = self._functions("init", {key_of(port): np.array(seed, np.int64)})
+            hosts |= {key: np.array(drawn[key]) for key in asked}
+        if follows:
+            made = self._functions(_INNER_INIT, hosts)
+            hosts |= {k: np.array(v) for k, v in made.items() if k not in hosts}
+        return hosts
 
     def hold(self, hosts: dict[Key, np.ndarray]) -> None:
         """Put tensors on the device, in place of what is there; empties `hosts`."""

@@ -17,8 +17,11 @@ from pcp.runtime.transport.blocking_io import SEND_SECONDS, BlockingConnection, 
 from pcp.runtime.transport.credentials import Protection
 from pcp.runtime.transport.frame import MAX_TEXT, Frame, Header, Kind, text
 from pcp.runtime.transport.link import NotAdmitted, Wire, format_address
+from pcp.runtime.transport.peer_identity import PeerIdentity
 from pcp.training.wire.messages import Message, decode, encode
 
+SHEPHERD = "shepherd"
+"""The role of whom a worker obeys."""
 MESSAGE = 1
 BLOB = 2
 _PART = 1 << 20
@@ -38,10 +41,15 @@ class Channel:
     """
 
     def __init__(self, sock: Wire, gate: Gate | None = None) -> None:
-        self.peer = _name(sock)
+        self.peer, self._wire = _name(sock), sock
         self._connection = BlockingConnection(sock, self.peer, gate)
         self.here: str = sock.getsockname()[0]
         """Our own address, as the peer reaches it."""
+
+    @property
+    def identity(self) -> PeerIdentity | None:
+        """Of the other end, where it has one and was heard."""
+        return getattr(self._wire, "identity", None)
 
     def send(self, message: Message, timeout: float = FRAME_SECONDS) -> None:
         """Send one message, or raise `PeerLost`."""
@@ -130,7 +138,7 @@ def connect(
     """
     address = format_address(host, port)
     try:
-        return Channel(protection.dial(address, timeout))
+        return Channel(protection.dial(address, timeout, roles=(SHEPHERD,)))
     except (PeerLost, Timeout) as error:
         raise PeerLost(f"no shepherd at {host}:{port}: {error}") from error
     except ProtocolError as error:

@@ -17,8 +17,9 @@
                                                 a member died: redo the outer step
       GroupFailed      ──────────────────────►  an exchange failed: ask for that
       Validated        ──────────────────────►
-      Heartbeat        ──────────────────────►  always, on a timer; with its wait
+      Heartbeat        ──────────────────────►  always, on a timer; where it is
                        ◄──────────────────────  Heartbeat
+                       ◄──────────────────────  Stalled     no step for too long
                        ◄──────────────────────  Shutdown
 
 Where learners have clocks of their own, a lease comes before the round:
@@ -50,7 +51,7 @@ from pydantic import (
 from pcp import strict_json
 from pcp.errors import ProtocolError
 
-VERSION = 7
+VERSION = 8
 """Of this protocol; a `Hello` with another one is refused."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -96,6 +97,12 @@ class Prepared(Message, frozen=True):
     nonfinite_step: Annotated[Count, Field(ge=1)] | None = None
     nonfinite_loss: float | None = None
     metrics: Annotated[dict[Name, int | float], Field(max_length=1000)] | None = None
+    moved: float | None = None
+    """How far the round moves the shared state: the L2 norm of the change."""
+    spoiled: Annotated[list[Name], Field(max_length=3)] = []
+    """Tensors of the result in which a number ceases to be finite, the first three."""
+    disputes: bool = False
+    """Rank 0 has another result than this member's, by more than rounding."""
 
     @model_serializer(mode="wrap")
     def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -247,23 +254,34 @@ class Push(Message, frozen=True):
 
 
 class Computed(Message, frozen=True):
-    """A member's inner steps are done; it goes on to the exchange."""
+    """A member's inner steps are done; it goes on to the exchange.
+
+    Unless its `loss`, or `moved`, the L2 norm of how far its parameters went, is not
+    finite: then it stays out of the exchange, and waits for another order.
+    """
 
     kind: Literal["computed"] = "computed"
     round: Count
     epoch: Count
+    loss: float | None = None
+    moved: float | None = None
+    nonfinite_step: Annotated[Count, Field(ge=1)] | None = None
+    """The first inner step with such a loss."""
 
 
 class Commit(Message, frozen=True):
     """Round `round` of `epoch` counts: adopt it. `validate_share` asks for losses.
 
     `validate_share` is (k, n): evaluate the held-out batches k, k+n, k+2n, ...
+    A member that prepared another state takes the shared part of it from `source`,
+    keeps what is its own, and says `Ready`.
     """
 
     kind: Literal["commit"] = "commit"
     round: Count
     epoch: Count
     digest: Digest
+    source: Name | None = None
     validate_share: tuple[Count, Count] | None = None
 
 
@@ -305,11 +323,36 @@ class InnerExchangeReport(BaseModel, frozen=True):
     waits: Seconds | None = None
 
 
+class Whereabouts(BaseModel, frozen=True):
+    """Where a worker's own thread is: in which call, for how many seconds.
+
+    `steps` counts the inner steps that its process has made, and the held-out batches
+    that it has evaluated.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    call: Literal[
+        "waiting", "loading", "restoring", "forming", "data", "step", "exchange",
+        "validating",
+    ]  # fmt: skip
+    steps: Count
+    since: Seconds
+
+
 class Heartbeat(Message, frozen=True):
-    """The sender lives; a member of a round may say how far it is."""
+    """The sender lives; a worker says where it is, a member how far in its round."""
 
     kind: Literal["heartbeat"] = "heartbeat"
     meeting: InnerExchangeReport | None = None
+    at: Whereabouts | None = None
+
+
+class Stalled(Message, frozen=True):
+    """The worker makes no progress: it writes down where its threads are, and ends."""
+
+    kind: Literal["stalled"] = "stalled"
+    reason: Text
 
 
 class Failed(Message, frozen=True):
@@ -377,6 +420,7 @@ AnyMessage = Annotated[
     | GroupFailed
     | Heartbeat
     | Failed
+    | Stalled
     | Shutdown
     | StatusQuery
     | Status

@@ -12,14 +12,19 @@ from pcp.training.storage import nonfinite
 from pcp.training.trainer.bundle_trainer import loss_value
 from pcp.training.wire.messages import LeaseGrant, RoundStart
 from pcp.training.worker.read_ahead import ReadAhead
+from pcp.training.worker.whereabouts import Place
 from pcp.training.worker.worker_state import InnerResult, PartialRound, WorkerState
 
 
 class InnerSteps:
     """Makes inner steps; `corpus` comes with the welcome."""
 
-    def __init__(self, state: WorkerState, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, state: WorkerState, log: Callable[[str], None], place: Place | None = None
+    ) -> None:
         self._state, self._log = state, log
+        self.place = place or Place()
+        """Where the worker's thread is."""
         self._corpus: Corpus | None = None
         self._batches: ReadAhead | None = None
         self._expected: tuple[list[Range], int] | None = None
@@ -130,14 +135,20 @@ class InnerSteps:
         try:
             while partial_round.steps < order.steps:
                 check()
+                self.place.enter("data")
+                taken = [batches.take() for _ in range(together)]
+                self.place.enter("step")
                 trainer.turn()
-                losses = trainer.step([batches.take() for _ in range(together)])
+                losses = trainer.step(taken)
+                self.place.stepped()
                 partial_round.losses += losses
                 partial_round.steps += 1
             trainer.turn()
             for _ in range(padding):
                 check()
+                self.place.enter("step")
                 trainer.step([])
+                self.place.stepped()
         finally:
             partial_round.data_wait += batches.waited
             partial_round.seconds += time.monotonic() - began

@@ -11,16 +11,18 @@ from there must not meet one that comes again in calls that were for another att
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pcp.errors import RuntimeFault
+from pcp.errors import PeerLost, RuntimeFault
 from pcp.mesh import WORKERS
 from pcp.runtime import fetch_snapshot
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import SHARED
+from pcp.training.trainer.norms import within_rounding
 from pcp.training.wire.messages import Message, RoundStart
 from pcp.training.worker.island_groups import IslandGroups
 from pcp.training.worker.worker_state import WorkerState
@@ -116,7 +118,13 @@ class RoundGroup:
         state, before = self._state, order.round - 1
         held = state.committed
         arrays = self._newest_state(order)
-        report = comm.param_sync(arrays, revision=before, source=0)
+        accept = partial(self._right, order, arrays)
+        report = comm.param_sync(arrays, revision=before, source=0, accept=accept)
+        if report.refused:
+            raise PeerLost(
+                f"rank 0 holds another state of round {before} than was committed",
+                peer=0,
+            )
         if report.updated and not order.carried:
             self._log(f"caught up with round {before} inside the group")
         if report.updated or state.committed != before:
@@ -153,6 +161,18 @@ class RoundGroup:
             state.undo_inner_steps()
         state.trainer.adopt(arrays)
         state.hold(before)
+
+    def _right(self, order: RoundStart, mine: Arrays, theirs: Arrays) -> bool:
+        """Whether the state that rank 0 has, with these tensors of it, is the run's.
+
+        Its digest is the order's; of a state without one, ours but for rounding, if we
+        hold it.
+        """
+        if order.digest is not None:
+            return safetensors_io.digest(mine | theirs) == order.digest
+        if self._state.committed != order.round - 1:
+            return True
+        return within_rounding(theirs, mine, mine)
 
     def _newest_state(self, order: RoundStart) -> Arrays:
         """The shared state; of rank 0 that of the round before, wherever it is."""

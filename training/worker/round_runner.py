@@ -11,6 +11,7 @@ mid-round, the inner steps go on behind them, if all members that are left had t
 same exchanges complete; they had, unless something is wrong.
 """
 
+import math
 import time
 import traceback
 from collections.abc import Callable
@@ -22,10 +23,12 @@ import numpy as np
 from pcp.errors import CollectiveAborted, RuntimeFault
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.state_names import shared_part
+from pcp.training.trainer.norms import change, spoiled, within_rounding
 from pcp.training.wire.messages import (
     Commit,
     Computed,
     GroupFailed,
+    Heartbeat,
     InnerExchangeReport,
     LeaseGrant,
     Message,
@@ -52,6 +55,17 @@ def let_go(error: BaseException) -> None:
     while held is not None:
         traceback.clear_frames(held.__traceback__)
         held = held.__cause__ or held.__context__
+
+
+def _computed(order: RoundStart, work: InnerResult, moved: float) -> Computed:
+    """What inner steps came to, for the shepherd to judge."""
+    return Computed(
+        round=order.round,
+        epoch=order.epoch,
+        loss=work.loss,
+        moved=moved,
+        nonfinite_step=None if work.nonfinite is None else work.nonfinite[0],
+    )
 
 
 class RoundRunner:
@@ -98,6 +112,7 @@ class RoundRunner:
             return
         try:
             self._order, self._forming = order, time.monotonic()
+            self.inner_steps.place.enter("forming")
             self._check_carried(order)
             self.inner_steps.expect(order)  # the group is formed meanwhile
             if self._superseded(order):
@@ -106,8 +121,13 @@ class RoundRunner:
             self._forming = None
             state.trainer.join(self.group.groups)
             work = self._inner(order, comm)
-            self._send(Computed(round=order.round, epoch=order.epoch))
-            if not self._superseded(order):
+            moved = state.trainer.moved
+            self.inner_steps.place.enter("exchange")
+            self._send(_computed(order, work, moved))
+            if not (math.isfinite(work.loss) and math.isfinite(moved)):
+                # Not into the exchange: one such number is in everybody's result.
+                state.work = state.partial_round = None
+            elif not self._superseded(order):
                 self._exchange(order, work, comm)
         except RuntimeFault as error:
             let_go(error)
@@ -115,6 +135,7 @@ class RoundRunner:
                 self._report(order, error, inside=self.group.failed_inside)
         finally:
             self._order = self._forming = None
+            self.inner_steps.place.enter("waiting")
 
     def learn(self, order: LeaseGrant) -> None:
         """Make the inner steps of a lease on this worker's own clock; say so."""
@@ -144,6 +165,14 @@ class RoundRunner:
             round=order.round, epoch=order.epoch, entered=entered, waits=waited
         )
 
+    def beat(self) -> Heartbeat:
+        """That this worker lives, and where it is; from any thread."""
+        report = self.inner_exchange()
+        # A group that is being formed counts as an exchange to those who wait in it.
+        meets = report is not None and report.entered > 0
+        at = self.inner_steps.place.said(report.waits if report and meets else None)
+        return Heartbeat(meeting=report, at=at)
+
     def validate(self, commit: Commit) -> None:
         """Evaluate this worker's share of the held-out batches, if it has one.
 
@@ -154,13 +183,19 @@ class RoundRunner:
         first, step = commit.validate_share
         trainer, corpus = self._state.trainer, self.inner_steps.corpus
         batches = range(first, corpus.validation_batches, step)
+        place, losses = self.inner_steps.place, []
         try:
-            losses = [trainer.evaluate(corpus.validation(number)) for number in batches]
+            for number in batches:
+                place.enter("validating")
+                losses.append(trainer.evaluate(corpus.validation(number)))
+                place.stepped()
         except RuntimeFault as error:
             let_go(error)
             if not self._called_off():
                 self._report(commit, error, inside=True)
             return
+        finally:
+            place.enter("waiting")
         total = sum(losses)
         self._send(
             Validated(round=commit.round, loss_sum=float(total), batches=len(batches))
@@ -249,9 +284,11 @@ class RoundRunner:
         began = time.monotonic() - self._state.trainer.waited
         weight = work.tokens * order.weight
         candidate = self._state.trainer.outer(weight, self.group.groups_outside)
-        # Members of different hardware round differently: rank 0's bits count.
-        shared = shared_part(candidate)
-        comm.param_sync(shared, revision=order.round, source=0)
+        # Members of different hardware round differently: rank 0's bits count, if they
+        # are ours but for that.
+        shared, before = shared_part(candidate), self._state.trainer.shared
+        accept = partial(within_rounding, mine=shared, before=before)
+        synced = comm.param_sync(shared, revision=order.round, source=0, accept=accept)
         self.group.agree(shared, order.round)
         candidate |= shared
         sent, received = self.group.moved_bytes()
@@ -273,6 +310,9 @@ class RoundRunner:
             nonfinite_step=None if work.nonfinite is None else work.nonfinite[0],
             nonfinite_loss=None if work.nonfinite is None else work.nonfinite[1],
             metrics=work.metrics or None,
+            moved=change(shared, before),
+            spoiled=[name[:200] for name in spoiled(shared, before)[:3]],
+            disputes=synced.refused,
         )
         self._state.propose(candidate, prepared)
         self._send(prepared)

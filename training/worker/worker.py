@@ -20,7 +20,7 @@ the next group, from the local parameters the inner steps left.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ from pcp.training.config.experiment import Experiment, parse
 from pcp.training.data.corpus import Corpus
 from pcp.training.storage.checkpoint_resharding import rejoining
 from pcp.training.storage.safetensors_io import Arrays
-from pcp.training.storage.state_names import OF_A_ROUND
+from pcp.training.storage.state_names import OF_A_ROUND, SHARED
 from pcp.training.trainer.interface import Trainer
 from pcp.training.wire.channel import OPEN
 from pcp.training.wire.client import ShepherdLink, Timing
@@ -39,7 +39,6 @@ from pcp.training.wire.messages import (
     VERSION,
     Commit,
     Failed,
-    Heartbeat,
     Hello,
     Lacking,
     LeaseGrant,
@@ -47,6 +46,7 @@ from pcp.training.wire.messages import (
     Restore,
     RoundStart,
     Shutdown,
+    Stalled,
     Welcome,
 )
 from pcp.training.worker.round_group import SILENCE_SECONDS
@@ -113,7 +113,10 @@ class Worker:
         log: Callable[[str], None],
         timing: Timing | None = None,
         protection: Protection = OPEN,
+        stalled: Callable[[str], None] = lambda reason: None,
     ) -> None:
+        """`stalled(reason)` is called, in another thread, when this one hangs."""
+        self._stalled = stalled
         self._identity, self._endpoint = identity, endpoint
         self._load, self._log = load, log
         self._protection = protection
@@ -131,7 +134,7 @@ class Worker:
             failed=self._failed,
             log=log,
             timing=timing or Timing(),
-            beat=lambda: Heartbeat(meeting=self._runner.inner_exchange()),
+            beat=lambda: self._runner.beat(),
             protection=protection,
         )
         self._runner = RoundRunner(
@@ -157,7 +160,8 @@ class Worker:
             raise
         finally:
             runner = self._runner
-            for part in (runner.inner_steps, runner.group, self._link, self._endpoint):
+            # The line first: heartbeats of a worker that has ended would hold a run up.
+            for part in (self._link, runner.inner_steps, runner.group, self._endpoint):
                 part.close()
             if self._state.loaded:
                 self._state.trainer.close()
@@ -199,6 +203,8 @@ class Worker:
                 mail.restore = message
                 mail.order = mail.learn = None
                 self._runner.group.abandon_inside()
+            elif isinstance(message, Stalled):
+                self._stalled(message.reason)
             elif isinstance(message, Shutdown):
                 mail.shutdown = message.reason
             else:
@@ -223,12 +229,16 @@ class Worker:
             mail.restore = mail.commit = mail.order = mail.learn = None
             if mail.error is not None:
                 raise mail.error
+        place = self._runner.inner_steps.place
         if welcome is not None:
+            place.enter("loading")
             self._settle(welcome, mail.bundle)
         if commit is not None:
             self._adopt(commit)
         if restore is not None:
+            place.enter("restoring")
             self._restore(restore)
+        place.enter("waiting")
         if mail.shutdown is not None:
             return mail.shutdown
         if order is not None:
@@ -259,6 +269,7 @@ class Worker:
         self._experiment, state.run = experiment, welcome.run
         self._bundle, self._index = welcome.bundle, welcome.index
         self._seed = state.trainer.seed = experiment.seed
+        state.trainer.evaluates_averages = experiment.evaluated == "averages"
         prepared = state.prepared
         missed = (welcome.committed, welcome.digest)
         if prepared is not None and missed == (prepared.round, prepared.digest):
@@ -271,8 +282,30 @@ class Worker:
             )
 
     def _adopt(self, commit: Commit) -> None:
+        prepared, source = self._state.prepared, commit.source
+        wrong = prepared is not None and (
+            prepared.round == commit.round and prepared.digest != commit.digest
+        )
+        if wrong and source is not None and not self._correct(commit, source):
+            self._link.send(Lacking(round=commit.round))
+            return
         if self._state.adopt(commit):
             self._runner.validate(commit)
+            if source is not None:
+                self._link.send(self._state.ready())
+
+    def _correct(self, commit: Commit, source: str) -> bool:
+        """Take the state that most members prepared; what is one's own stays."""
+        until = time.monotonic() + SILENCE_SECONDS
+        while time.monotonic() < until and not self._mail.calls_off():
+            fetched = self._fetch(source, SHARED)
+            if fetched is None:
+                return False
+            if fetched[0] == commit.round:
+                self._log(f"round {commit.round}: most have another state: taking it")
+                return self._state.correct(commit, fetched[1])
+            time.sleep(0.05)  # it has yet to adopt the round itself
+        return False
 
     def _open(self, experiment: Experiment, welcome: Welcome) -> Corpus:
         trainer = self._state.trainer
@@ -311,7 +344,9 @@ class Worker:
         if self._mail.restore is None:  # else it would be taken for the answer to that
             self._link.send(self._state.ready())
 
-    def _fetch(self, source: str) -> tuple[int, Arrays] | None:
+    def _fetch(
+        self, source: str, only: Sequence[str] = ()
+    ) -> tuple[int, Arrays] | None:
         for attempt in range(_RESTORE_ATTEMPTS):
             try:
                 protected = self._protection.options
@@ -320,7 +355,7 @@ class Worker:
                     source,
                     _FETCH_SECONDS,
                     silence=SILENCE_SECONDS,
-                    only=OF_A_ROUND if has_frozen else (),
+                    only=only or (OF_A_ROUND if has_frozen else ()),
                     **protected,
                 )
             except RuntimeFault as error:

@@ -185,6 +185,19 @@ class WorkerState:
         with self.lock:
             self.candidate, self.prepared = candidate, prepared
 
+    def correct(self, commit: Commit, shared: Arrays) -> bool:
+        """Have the shared part of what is prepared from another member.
+
+        False where that is not the state that was committed.
+        """
+        if safetensors_io.digest(shared) != commit.digest or self.prepared is None:
+            return False
+        with self.lock:
+            self.candidate |= shared
+            digest = {"digest": commit.digest}
+            self.prepared = self.prepared.model_copy(update=digest)
+        return True
+
     def adopt(self, commit: Commit) -> bool:
         """The prepared round is committed; False for a round that is behind us."""
         prepared = self.prepared

@@ -95,6 +95,30 @@ CLAIMS: tuple[Claim, ...] = (
 )
 
 
+COMPLEX_TYPES: tuple[str, ...] = ("complex<f32>", "complex<f64>")
+
+#: By op and type: the largest error of a function of complex numbers over the size of
+#: its result, in the spacing of the type's numbers at 1.
+COMPLEX: dict[str, Mapping[str, float]] = {
+    op: dict(zip(COMPLEX_TYPES, bounds, strict=True))
+    for op, *bounds in (
+        ("abs", 1.5, 1.5),
+        ("sign", 1.5, 1.5),
+        ("sqrt", 2, 2),
+        ("rsqrt", 2.5, 2.5),
+        ("exponential", 6, 2),
+        ("exponential_minus_one", 6, 4),
+        ("log", 1.5, 1.5),
+        ("log_plus_one", 4, 4),
+        ("logistic", 8, 6),
+        ("sine", 6, 4),
+        ("cosine", 6, 4),
+        ("tan", 6, 4),
+        ("tanh", 6, 4),
+    )
+}
+
+
 def claims_of(op: str) -> tuple[Claim, ...]:
     """The rows of an op."""
     return tuple(row for row in CLAIMS if row.op == op)

@@ -158,3 +158,16 @@ def horner(x: Number, coefficients: Sequence[float]) -> Number:
     for c in coefficients[1:]:
         value = value * x + c
     return value
+
+
+def is_negative(x: Value) -> Value:
+    """By the sign: −0 is negative. Of f64 without its bits, which not all targets have.
+
+    1/x has the sign of x, but is −0 for −∞.
+    """
+    if not is_double(x):
+        number = Number(x)
+        return number.bits().is_("GE", 1 << (number.width - 1))
+    zero = hlo.zeros(x.type)
+    inverse = hlo.divide(hlo.constant_like(x, 1), x)
+    return hlo.or_(hlo.compare("LT", x, zero), hlo.compare("LT", inverse, zero))

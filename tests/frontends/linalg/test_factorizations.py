@@ -16,7 +16,11 @@ KINDS = ("float32", "complex64")
 SHAPES = ((1, 1), (2, 2), (5, 3), (3, 5), (8, 8), (32, 32))
 EPS = 1.2e-7
 
-svd = partial(jacobi.svd, full_matrices=True, compute_uv=True)
+# Jitted: outside of `jit`, jax compiles a program for each op.
+lu = jax.jit(elimination.lu)
+qr = jax.jit(reflections.qr, static_argnames="full_matrices")
+svd = jax.jit(partial(jacobi.svd, full_matrices=True, compute_uv=True))
+eigh = jax.jit(jacobi.eigh, static_argnames="lower")
 
 
 def matrices(kind: str, m: int, n: int) -> np.ndarray:
@@ -50,9 +54,9 @@ def orthonormal(q, factor: float) -> None:
 def test_every_factorization(shape: tuple[int, int], kind: str) -> None:
     a = jnp.asarray(matrices(kind, *shape))
     k, steps = min(shape), 8 * max(shape)
-    for ours, theirs in zip(elimination.lu(a[:1]), linalg.lu(a[:1]), strict=True):
+    for ours, theirs in zip(lu(a[:1]), linalg.lu(a[:1]), strict=True):
         agree(ours, theirs, steps)
-    q, r = reflections.qr(a, full_matrices=True)
+    q, r = qr(a, full_matrices=True)
     agree(q @ r, a, steps)
     orthonormal(np.asarray(q), steps)
     agree(r[0], np.linalg.qr(a[0], mode="complete")[1], steps)
@@ -73,7 +77,7 @@ def test_eigh(n: int, kind: str, lower: bool) -> None:
     whole[2] = np.eye(n) * np.where(np.arange(n) % 2, -1, 1)
     unread = np.triu(np.ones((n, n), bool), 1)
     given = np.where(unread if lower else unread.T, np.nan, whole).astype(kind)
-    v, w = (np.asarray(x) for x in jacobi.eigh(jnp.asarray(given), lower=lower))
+    v, w = (np.asarray(x) for x in eigh(jnp.asarray(given), lower=lower))
     agree(w, np.linalg.eigvalsh(whole), 8 * n)
     agree(whole @ v, v * w[..., None, :], 16 * n)
     orthonormal(v, 8 * n)
@@ -85,9 +89,9 @@ def test_no_scale_overflows(scale: float) -> None:
     s, u, _ = svd(a)
     np.testing.assert_allclose(s, np.linalg.svd(a, compute_uv=False), rtol=1e-5)
     np.testing.assert_allclose(u @ u.T, np.eye(4), atol=1e-5)
-    _, w = jacobi.eigh(a + a.T, lower=True)
+    _, w = eigh(a + a.T, lower=True)
     np.testing.assert_allclose(w, np.linalg.eigvalsh(a + a.T), rtol=1e-4)
-    q, r = reflections.qr(a, full_matrices=False)
+    q, r = qr(a, full_matrices=False)
     np.testing.assert_allclose(q @ r, a, rtol=1e-4, atol=1e-6 * scale)
 
 
@@ -96,24 +100,24 @@ def test_what_is_not_finite_spoils_its_own_matrix_only(bad: float) -> None:
     a = matrices("float32", 3, 3)
     a = a + adjoint(a)
     a[1, 2, 0] = bad
-    for ours in (*svd(a), *jacobi.eigh(a, lower=True)):
+    for ours in (*svd(a), *eigh(a, lower=True)):
         assert np.isnan(ours[1]).all()
         assert np.isfinite(ours[0]).all()
         assert np.isfinite(ours[2]).all()
 
 
 def test_a_singular_matrix_has_a_determinant_of_zero() -> None:
-    lu, _, _ = elimination.lu(jnp.ones((3, 3)))
-    assert np.isfinite(lu).all()
-    assert lu[1, 1] == 0
+    factors, _, _ = lu(jnp.ones((3, 3)))
+    assert np.isfinite(factors).all()
+    assert factors[1, 1] == 0
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 3), (2, 0, 0), (2, 3, 0)], ids=str)
 def test_nothing_has_the_shapes_that_jax_says(shape: tuple[int, ...]) -> None:
     a = jnp.zeros(shape)
-    pairs = [(elimination.lu(a), linalg.lu(a)), (svd(a), linalg.svd(a))]
+    pairs = [(lu(a), linalg.lu(a)), (svd(a), linalg.svd(a))]
     if shape[-2] == shape[-1]:
-        ours = jacobi.eigh(a, lower=True)
+        ours = eigh(a, lower=True)
         pairs.append((ours, jax.eval_shape(linalg.eigh, a)))
     for ours, theirs in pairs:
         assert sorted(x.shape for x in ours) == sorted(y.shape for y in theirs)

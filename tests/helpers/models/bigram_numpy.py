@@ -6,8 +6,10 @@ the shepherd a manifest with its shapes. Run as a program it is a worker.
 """
 
 import sys
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -124,6 +126,10 @@ class BigramTrainer:
         self.local = (self.local - RATE * self.velocity).astype(np.float32)
         return [np.float32(loss) for loss, _ in pairs]
 
+    @property
+    def moved(self):
+        return float(np.linalg.norm(self.local - self.shared["parameter/table"]))
+
     def outer(self, tokens, communicator):
         anchor, momentum = self.shared.values()
         total = np.array([tokens], np.float32)
@@ -160,9 +166,22 @@ class BigramTrainer:
         pass
 
 
-def main(name: str, port: str, pause: str) -> None:
+class HangingTrainer(BigramTrainer):
+    """Its thread stands still in the tenth step, and the process lives on."""
+
+    made = 0
+
+    def step(self, batches):
+        self.made += 1
+        if self.made == 10:
+            threading.Event().wait()
+        return super().step(batches)
+
+
+def main(name: str, port: str, pause: str, hangs: str = "") -> None:
     """A worker process."""
     from pcp.runtime import Endpoint
+    from pcp.tools.commands.worker import end_hung
     from pcp.training.worker.worker import Identity, Worker
 
     def log(text):
@@ -172,8 +191,9 @@ def main(name: str, port: str, pause: str) -> None:
     worker = Worker(
         Identity(name=name, host="127.0.0.1", port=int(port)),
         Endpoint.listen("127.0.0.1:0"),
-        lambda content: BigramTrainer(float(pause)),
+        lambda content: (HangingTrainer if hangs else BigramTrainer)(float(pause)),
         log,
+        stalled=partial(end_hung, log),
     )
     log(f"started {began:.3f}")
     log(f"ended: {worker.run()}")

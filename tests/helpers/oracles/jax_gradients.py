@@ -5,6 +5,7 @@ differentiates that, the reference interpreter runs it, and jax is the oracle.
 `text` replaces the lowering for ops that jax never emits.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from helpers.servers.evaluator import Evaluator
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import parse
+from pcp.dialect.context import make_context, parse
 
 TOLERANCE = 1e-5
 
@@ -83,13 +84,19 @@ def derived_module(text: str, *passes: str, expand: bool = True) -> ir.Module:
     A pass is as in `pcp-vjp{wrt=0}`. CHLO is expanded last of all: the derivative of
     what an op of CHLO expands to is not the derivative of the op.
     """
-    module = parse(text)
+    module = parse(text, _context())
     for pass_ in passes:
         _replace_main(module, pass_)
     clean = "symbol-dce" + ",func.func(chlo-legalize-to-stablehlo)" * expand
     with module.context:
         pipeline(f"builtin.module({clean})").run(module)
     return module
+
+
+@functools.cache
+def _context() -> ir.Context:
+    """One for all modules: a context takes longer to make than most programs."""
+    return make_context()
 
 
 def _replace_main(module: ir.Module, pass_: str) -> None:
@@ -134,8 +141,8 @@ def random_like(values: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
     return [np.asarray(rng.standard_normal(v.shape), v.dtype) for v in values]
 
 
-def reference_vjp(case: Case) -> tuple[list[np.ndarray], list[np.ndarray], Any]:
-    """(results, random cotangents, gradients) by jax."""
+def _of_wrt(case: Case) -> Callable[..., list[Any]]:
+    """The results as a flat list, of the arguments to differentiate for."""
     where = positions(case)
 
     def of_wrt(*floats: Any) -> list[Any]:
@@ -144,15 +151,43 @@ def reference_vjp(case: Case) -> tuple[list[np.ndarray], list[np.ndarray], Any]:
             args[i] = x
         return jax.tree.leaves(case.fn(*args))
 
-    results, pull = jax.vjp(of_wrt, *(case.args[i] for i in where))
-    results = leaves(results)
-    seeds = random_like([r for r in results if is_float(r)], case.seed + 1)
-    rest = iter(seeds)
-    cotangents = [
-        next(rest) if is_float(r) else np.zeros(r.shape, jax.dtypes.float0)
-        for r in results
+    return of_wrt
+
+
+def _types_and_seeds(case: Case) -> tuple[list[Any], list[np.ndarray]]:
+    """(shape and dtype of each result, random cotangents of those of floats)."""
+    floats = [case.args[i] for i in positions(case)]
+    types = jax.eval_shape(_of_wrt(case), *floats)
+    return types, random_like(
+        [t for t in types if np.issubdtype(t.dtype, np.inexact)], case.seed + 1
+    )
+
+
+def reference_vjp(case: Case) -> tuple[list[np.ndarray], list[np.ndarray], Any]:
+    """(results, random cotangents, gradients) by jax.
+
+    Jitted as one program: outside of `jit`, jax compiles a program for each op.
+    """
+    types, seeds = _types_and_seeds(case)
+
+    @jax.jit
+    def both(floats: Sequence[Any], given: Sequence[Any]) -> Any:
+        results, pull = jax.vjp(_of_wrt(case), *floats)
+        return results, pull(_cotangents(types, given))
+
+    results, gradients = both([case.args[i] for i in positions(case)], seeds)
+    return leaves(results), seeds, leaves(gradients)
+
+
+def _cotangents(types: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    """One for each result: of floats what is given, of others jax's own zeros."""
+    rest = iter(given)
+    return [
+        next(rest)
+        if np.issubdtype(t.dtype, np.inexact)
+        else np.zeros(t.shape, jax.dtypes.float0)
+        for t in types
     ]
-    return results, seeds, leaves(pull(cotangents))
 
 
 def assert_close(ours: Any, theirs: Any, tolerance: float, what: str) -> None:
@@ -209,18 +244,21 @@ def check_vjp(case: Case, interpreter: Evaluator) -> None:
 def reference_jvp(case: Case) -> tuple[list[np.ndarray], list[np.ndarray], Any]:
     """(results, random tangents, tangents of the floating-point results) by jax."""
     where = positions(case)
-
-    def of_wrt(*floats: Any) -> list[Any]:
-        args = list(case.args)
-        for i, x in zip(where, floats, strict=True):
-            args[i] = x
-        return jax.tree.leaves(case.fn(*args))
-
     primals = [np.asarray(jax.numpy.asarray(case.args[i])) for i in where]
     tangents = random_like(primals, case.seed + 2)
-    results, pushed = jax.jvp(of_wrt, tuple(primals), tuple(tangents))
-    kept = [t for r, t in zip(results, pushed, strict=True) if is_float(r)]
-    return leaves(results), tangents, leaves(kept)
+
+    @jax.jit
+    def both(floats: Sequence[Any], given: Sequence[Any]) -> Any:
+        results, pushed = jax.jvp(_of_wrt(case), tuple(floats), tuple(given))
+        kept = [
+            t
+            for r, t in zip(results, pushed, strict=True)
+            if np.issubdtype(r.dtype, np.inexact)
+        ]
+        return results, kept
+
+    results, pushed = both(primals, tangents)
+    return leaves(results), tangents, leaves(pushed)
 
 
 def check_jvp(case: Case, interpreter: Evaluator) -> None:
@@ -241,12 +279,11 @@ def derivative_case(case: Case) -> Case:
     Its arguments are those to differentiate for, then the cotangents; the others
     are constants of the program.
     """
-    results, seeds, _ = reference_vjp(case)
+    types, seeds = _types_and_seeds(case)
     where = positions(case)
 
     def fn(*inputs: Any) -> list[Any]:
         args, cotangents = list(inputs[: len(case.args)]), inputs[len(case.args) :]
-        rest = iter(cotangents)
 
         def of_wrt(*floats: Any) -> list[Any]:
             for i, x in zip(where, floats, strict=True):
@@ -254,11 +291,7 @@ def derivative_case(case: Case) -> Case:
             return jax.tree.leaves(case.fn(*args))
 
         values, pull = jax.vjp(of_wrt, *(inputs[i] for i in where))
-        given = [
-            next(rest) if is_float(r) else np.zeros(np.shape(r), jax.dtypes.float0)
-            for r in results
-        ]
-        return [*values, *jax.tree.leaves(pull(given))]
+        return [*values, *jax.tree.leaves(pull(_cotangents(types, cotangents)))]
 
     vjp = f"pcp-vjp{{{wrt_option(case)}}}"
     text = str(derived_module(lowered(case), vjp, expand=False))

@@ -11,6 +11,7 @@ from pcp.dialect.context import parse
 from pcp.layout import Layout, join, shard
 from pcp.mesh import Mesh
 from pcp.passes.core.rewriting import operations
+from pcp.passes.core.stops import forget_derivatives
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import read_meshes
 from pcp.passes.sharding.ports import port_shardings
@@ -33,6 +34,7 @@ def whole(text: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         for op in operations(module):
             if op.name == "pcp.sharding_group":
                 op.erase()
+        forget_derivatives(module)
         chlo = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
         pipeline(chlo).run(module)
         types = ir.FunctionType(_main_type(module)).inputs

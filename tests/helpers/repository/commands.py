@@ -4,6 +4,7 @@ For blocks that cannot run where tests run. `pcp`'s own commands are parsed by t
 real parsers, which end there; scripts and tests must exist and answer.
 """
 
+import re
 import shlex
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from pcp.tools.support.command import Parser
 
 _BETWEEN = {"|", "||", "&&", ";", "&"}
 _REDIRECTED = {">", ">>", "<"}
+_SAME_PLACE = re.compile(r"\d?>&\d")
 FILTERS = {"echo", "less"}
 LIMIT_S = 120
 
@@ -27,9 +29,9 @@ LIMIT_S = 120
 def commands(text: str) -> list[list[str]]:
     """The simple commands of a block as lists of words, without redirections."""
     found: list[list[str]] = []
-    for line in text.replace("\\\n", " ").splitlines():
+    for line in _SAME_PLACE.sub("", text.replace("\\\n", " ")).splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-        lexer.wordchars += "%+,:=@"
+        lexer.wordchars += "$%+,:=@"
         words: list[str] = []
         for word in [*lexer, ";"]:
             if word in _BETWEEN:

@@ -1,41 +1,8 @@
-"""The fenced blocks of all Markdown in the repository, each with its place."""
-
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+"""The fenced blocks of all Markdown in the repository."""
 
 from helpers.repository.sources import texts
 
-_FENCE = re.compile(r"^ *(```+)[ \t]*(\S*).*$")
-
-
-@dataclass(frozen=True)
-class Block:
-    """What stands between two fences; `line` is the first fence's."""
-
-    file: str
-    line: int
-    language: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
-
-
-def blocks_of(file: str, text: str) -> Iterator[Block]:
-    """The blocks of one document; a fence that is not closed is an error."""
-    opened: tuple[int, str, str] | None = None
-    inside: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        fence = _FENCE.match(line)
-        if opened is None and fence:
-            opened, inside = (number, fence[1], fence[2]), []
-        elif opened and fence and fence[1] == opened[1] and not fence[2]:
-            yield Block(file, opened[0], opened[2], "\n".join(inside) + "\n")
-            opened = None
-        elif opened:
-            inside.append(line)
-    assert opened is None, f"{file}:{opened and opened[0]}: the fence is never closed"
+from pcp.tools.pages.fences import Block, blocks_of
 
 
 def all_blocks() -> list[Block]:

@@ -15,6 +15,7 @@ ROOMS = (
     "runtime",
     "training",
     "engines",
+    "serving",
     "tools",
 )
 

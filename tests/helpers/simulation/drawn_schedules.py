@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
@@ -49,19 +48,31 @@ def simulate(
     twice: bool = False,
     **fixed: Any,
 ) -> list[str]:
-    """The same in this process; `twice`, that a seed gives the same run again too."""
-    found = []
-    with ExitStack() as stack:
-        if mutant is not None:
-            stack.enter_context(mock.patch.object(*MUTANTS[mutant]))
-        for seed in range(first, first + count):
-            try:
-                run = Simulation(seed, **fixed).run()
-                if twice:
-                    check_same(run, Simulation(seed, **fixed).run())
-            except Wrong as error:
-                found.append(f"seed {seed}, {fixed}: {error}")
+    """The same in this process; `twice`, that a seed gives the same run again too.
+
+    With a `mutant` each seed is tried without it first, up to the seed that notices it.
+    """
+    found: list[str] = []
+    for seed in range(first, first + count):
+        try:
+            run = Simulation(seed, **fixed).run()
+            if twice:
+                check_same(run, Simulation(seed, **fixed).run())
+        except Wrong as error:
+            found.append(f"seed {seed}, {fixed}: {error}")
+        if mutant is not None and (noticed := _with(mutant, seed, fixed)):
+            return [*found, noticed]
     return found
+
+
+def _with(mutant: str, seed: int, fixed: dict[str, Any]) -> str | None:
+    """How a schedule notices a wrong protocol."""
+    try:
+        with mock.patch.object(*MUTANTS[mutant]):
+            Simulation(seed, **fixed).run()
+    except Wrong as error:
+        return f"{mutant} at seed {seed}: {error}"
+    return None
 
 
 def check_same(one: Simulation, other: Simulation) -> None:

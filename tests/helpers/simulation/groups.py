@@ -186,13 +186,18 @@ class Comm:
         """Everybody's array."""
         return np.stack(self.gather(array))
 
-    def param_sync(self, tensors: Any, *, revision: int, source: int) -> "Synced":
-        """All take the source's."""
+    def param_sync(
+        self, tensors: Any, *, revision: int, source: int, accept: Any = None
+    ) -> "Synced":
+        """All take the source's, but who does not accept it."""
         brought = self.gather({k: np.array(a) for k, a in tensors.items()})
         updated = [k for k, a in brought[source].items() if (a != tensors[k]).any()]
         theirs = [a for held in brought for k, a in held.items()]
         if any((a != theirs[0]).any() for a in theirs):
             self.gather(None)  # what has moved is compared once more
+        theirs = {name: brought[source][name] for name in updated}
+        if accept is not None and updated and not accept(theirs):
+            return Synced((), refused=True)
         for name in updated:
             tensors[name][...] = brought[source][name]
         return Synced(tuple(updated))
@@ -234,3 +239,4 @@ class Synced:
     """What a synchronisation did here."""
 
     updated: tuple[str, ...]
+    refused: bool = False

@@ -98,7 +98,7 @@ class HashTrainer:
     batch, block = BATCH, BLOCK
     parameter_shapes = ((VOCABULARY, VOCABULARY),)
     every_step, resumes, progress = False, False, ()
-    waited, inner_exchange = 0.0, (0, None)
+    waited, inner_exchange, moved = 0.0, (0, None), 1.0
     seed: int | None = None
 
     def __init__(

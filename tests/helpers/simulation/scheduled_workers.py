@@ -7,12 +7,14 @@ time, of which a newer order takes the place of an older one.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from helpers.models.bigram_numpy import BLOCK
 from helpers.simulation.run_checks import Violation, seed_part
 from helpers.simulation.scheduled_connections import Wire
 from helpers.simulation.scheduled_groups import Group
 from helpers.simulation.scheduled_inner_exchanges import Partial
 from helpers.simulation.scheduled_islands import StepsInside
 
+from pcp.training.data.lease_pool import size
 from pcp.training.wire.messages import (
     VERSION,
     Commit,
@@ -382,7 +384,7 @@ class Node:
             loss=1.0,
             loss_first=1.0,
             steps=order.steps,
-            tokens=order.steps,
+            tokens=size(order.lease) * BLOCK,
             bytes_sent=0,
             bytes_received=0,
             compute_seconds=order.steps * STEP_SECONDS * self._factor,

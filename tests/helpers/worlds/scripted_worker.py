@@ -5,7 +5,10 @@ import threading
 import time
 from typing import Any
 
+from helpers.models.bigram_numpy import BLOCK
+
 from pcp.errors import PeerLost
+from pcp.training.data.lease_pool import size
 from pcp.training.wire import messages
 from pcp.training.wire.channel import connect
 from pcp.training.wire.messages import Message
@@ -87,7 +90,9 @@ class Puppet:
     def prepares(self, order: messages.RoundStart, branch: str = "") -> None:
         """Be done with a round."""
         self._say(messages.Computed(round=order.round, epoch=order.epoch))
-        self._say(prepared(order.round, order.epoch, order.steps, branch))
+        tokens = size(order.lease) * BLOCK
+        done = prepared(order.round, order.epoch, order.steps, branch)
+        self._say(done.model_copy(update={"tokens": tokens}))
 
     def makes(self, round_: int) -> None:
         """A round that it is alone in."""

@@ -1,57 +1,73 @@
-"""Functions of complex numbers through IREE, against numpy in complex128 and JAX."""
+"""Functions of complex numbers through IREE, against numpy in more bits and JAX."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.accuracy import complexes
 from helpers.oracles.legalized import legalized
 from helpers.servers.iree_server import Iree
 from jax import lax
 
+from pcp.compiler.emission import target_text
+from pcp.compiler.targets import find
+from pcp.dialect.context import parse
+from pcp.passes.legalize.functions.accuracy import COMPLEX
+
 COUNT = 4096
-FUNCTIONS: dict[str, Callable] = {
-    "abs": np.abs,
-    "cosine": np.cos,
-    "exponential": np.exp,
-    "exponential_minus_one": np.expm1,
-    "log": np.log,
-    "sine": np.sin,
-    "tan": np.tan,
-    "tanh": np.tanh,
-}
 
 
-def _program() -> str:
-    z, r = (f"tensor<{COUNT}x{e}>" for e in ("complex<f32>", "f32"))
-    return legalized(
-        "".join(
-            f"""
-func.func @{name}(%z: {z}) -> {r if name == "abs" else z} {{
-  %0 = stablehlo.{name} %z : {f"({z}) -> {r}" if name == "abs" else z}
-  return %0 : {r if name == "abs" else z}
-}}"""
-            for name in FUNCTIONS
-        )
+@pytest.mark.parametrize("element", complexes.TYPES)
+def test_the_largest_error_is_below_its_bound(iree: Iree, element: str) -> None:
+    """Of all sizes: no intermediate overflows before the result does."""
+    program = parse(complexes.program(element, COUNT))
+    text = target_text(program, find("cpu:host")).plain
+    for size in complexes.SIZES[element]:
+        z = complexes.points(element, size, COUNT)
+        answers = iree.run_all(text, {name: [z] for name in complexes.FUNCTIONS})
+        for name, answer in zip(complexes.FUNCTIONS, answers, strict=True):
+            assert not isinstance(answer, str), (name, answer)
+            worst = complexes.errors(name, z, answer[0]).max()
+            assert worst <= COMPLEX[name][element], (name, size)
+
+
+ROOTS = [0.0, 1.0, 3e-3, 7e20, np.inf, np.nan]
+
+
+@pytest.mark.parametrize(("element", "dtype"), [("f32", "F"), ("f64", "D")])
+def test_roots_at_special_values(iree: Iree, element: str, dtype: str) -> None:
+    """√z as numpy's, zeros and their signs included: the cut ends at -0. 1/√z has
+    JAX's values at 0 and infinity."""
+    real = np.finfo(dtype).dtype
+    parts = np.array([*ROOTS, *(-p for p in ROOTS[:-1])], real)
+    a, b = (m.reshape(-1) for m in np.meshgrid(parts, parts))
+    z = np.stack([a, b], 1).view(dtype)[:, 0]
+    type_ = f"tensor<{z.size}xcomplex<{element}>>"
+    text = "".join(
+        f"func.func @{name}(%z: {type_}) -> {type_} {{\n"
+        f"  %0 = stablehlo.{name} %z : {type_}\n  return %0 : {type_}\n}}\n"
+        for name in ("sqrt", "rsqrt")
     )
-
-
-@pytest.mark.parametrize("size", [1e-10, 1e-3, 1.0, 80.0, 1e30])
-def test_the_error_relative_to_the_size(iree: Iree, size: float) -> None:
-    """Where the result is a number of f32: no intermediate overflows before it."""
-    random = np.random.default_rng(0)
-    parts = random.uniform(-size, size, (2, COUNT)).astype(np.float32)
-    z = (parts[0] + 1j * parts[1]).astype(np.complex64)
-    answers = iree.run_all(_program(), {name: [z] for name in FUNCTIONS})
-    for (name, exact), answer in zip(FUNCTIONS.items(), answers, strict=True):
-        assert not isinstance(answer, str), (name, answer)
-        with np.errstate(all="ignore"):
-            want = exact(z.astype(np.complex128))
-            error = np.abs(answer[0] - want) / np.abs(want)
-        held = (np.abs(want) < 3e38) & (np.abs(want) > 1e-37)
-        limit = 1e-5 if name == "log" else 2e-6  # log|z| near |z| = 1
-        assert error[held].max(initial=0) <= limit, name
+    lowered = target_text(parse(legalized(text)), find("cpu:host")).plain
+    answers: Any = iree.run_all(lowered, {"sqrt": [z], "rsqrt": [z]})
+    (root,), (inverse,) = answers
+    with np.errstate(all="ignore"):
+        want = np.sqrt(z)
+    for part in (np.real, np.imag):
+        got, true = part(root), part(want)
+        np.testing.assert_allclose(got, true, rtol=4e-7)
+        known = ~np.isnan(true)
+        np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(true)[known])
+    infinite = np.isinf(a) | np.isinf(b)
+    assert np.all(inverse[infinite] == 0)
+    zero = z == 0
+    assert np.all(np.isposinf(inverse[zero].real))
+    assert np.all(np.isnan(inverse[zero].imag))
+    finite = np.isfinite(z) & ~zero
+    np.testing.assert_allclose(inverse[finite], 1 / want[finite], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from pcp.errors import ConfigError
 from pcp.runtime.program.executor import Program
 
 torch = pytest.importorskip("torch")
-peft = pytest.importorskip("peft")
 
 R, ALPHA = 4, 8.0
 
@@ -31,11 +30,17 @@ class Model(torch.nn.Module):
         return self.head(y).square().mean()
 
 
+@pytest.fixture(scope="module")
+def peft() -> Any:
+    """Imported by the process that runs the test: it takes seconds."""
+    return pytest.importorskip("peft")
+
+
 def given() -> Any:
     return torch.randn(5, 7, 8, generator=torch.Generator().manual_seed(1))
 
 
-def adapted(model: Model) -> Any:
+def adapted(peft: Any, model: Model) -> Any:
     """By peft, with adapters that are not zero."""
     config = peft.LoraConfig(r=R, lora_alpha=ALPHA, target_modules=["up", "down"])
     made = peft.get_peft_model(model, config)
@@ -58,11 +63,11 @@ def adapters(made: Any) -> dict[str, Any]:
 LORA = f"r={R},alpha={ALPHA},targets=up.weight|down.weight"
 
 
-def test_loss_gradients_and_files_are_those_of_peft(tmp_path: Path) -> None:
+def test_loss_gradients_and_files_are_those_of_peft(tmp_path: Path, peft: Any) -> None:
     bundle = pcp.compile(
         pcp.from_torch(Model(), given()), optimizer="sgd", algorithm="none", lora=LORA
     )
-    made = adapted(Model())
+    made = adapted(peft, Model())
     wanted = made(given())
     wanted.backward()
     theirs = adapters(made)
@@ -85,14 +90,11 @@ def test_loss_gradients_and_files_are_those_of_peft(tmp_path: Path) -> None:
     frozen = [name for name, role in roles.items() if role == "frozen"]
     assert sorted(frozen) == sorted(dict(Model().named_parameters()))
     assert sorted(kept) == sorted([*theirs, "step"])
-    files_are_read(tmp_path, {n: values[n] for n in theirs}, float(loss))
-
-
-def files_are_read(folder: Path, tensors: dict[str, Any], loss: float) -> None:
-    """What is saved gives the same loss in peft."""
-    pcp.save_adapter(folder / "adapter", tensors, alpha=ALPHA)
-    loaded = peft.PeftModel.from_pretrained(Model(), str(folder / "adapter"))
-    np.testing.assert_allclose(float(loaded(given())), loss, rtol=1e-6)
+    # What is saved gives the same loss in peft.
+    folder = str(tmp_path / "adapter")
+    pcp.save_adapter(folder, {n: values[n] for n in theirs}, alpha=ALPHA)
+    loaded = peft.PeftModel.from_pretrained(Model(), folder)
+    np.testing.assert_allclose(float(loaded(given())), float(loss), rtol=1e-6)
 
 
 def test_what_is_no_adapter_is_refused(tmp_path: Path) -> None:

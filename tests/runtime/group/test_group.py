@@ -6,6 +6,7 @@ from helpers.worlds.communicators import eventually, outcome, together, world
 from pcp.errors import CollectiveAborted, RuntimeFault
 from pcp.runtime.collectives import in_place_reduce
 from pcp.runtime.transport.frame import Header, Kind
+from pcp.runtime.transport.tcp import TcpLink
 
 
 def draw(rank: int, count: int) -> np.ndarray:
@@ -61,3 +62,16 @@ def test_a_call_that_cannot_start_is_given_up_by_all(monkeypatch) -> None:
         assert [comm._group.loop.expecting for comm in comms] == [0, 0]
         for result in together(comms, lambda c: c.all_reduce(large[c.rank].copy())):
             np.testing.assert_array_equal(result, large[0] + large[1])
+
+
+def test_why_a_link_is_refused_inside_a_group_is_what_the_caller_reads() -> None:
+    """It was read as so many bytes of REFUSE."""
+    why = "epoch 3 was not formed here in time: the other side went on without us"
+    with world("tcp", 2) as comms:
+        pending = comms[0].all_reduce_async(np.ones(4))
+        (link,) = comms[1]._group.links.values()
+        assert isinstance(link, TcpLink)
+        comms[1]._group.loop.ask(lambda: link.refuse(why))
+        error = outcome(lambda: pending.result(10))
+        assert isinstance(error, RuntimeFault)
+        assert why in str(error)

@@ -8,7 +8,13 @@ from datetime import timedelta
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers.worlds.communicators import endpoints, form, outcome, together
+from helpers.worlds.communicators import (
+    endpoints,
+    eventually,
+    form,
+    outcome,
+    together,
+)
 
 from pcp.errors import PeerLost, ProtocolError, Timeout, UsageError
 from pcp.runtime.group import state_transfer
@@ -202,3 +208,33 @@ def test_an_owner_whose_provider_takes_long_is_not_silent(monkeypatch):
         revision, arrays = fetch_snapshot(made[0].address, 20, silence=0.4)
     assert revision == 7
     assert set(arrays) == set(STATE)
+
+
+def test_readers_that_read_nothing_keep_nobody_out(monkeypatch):
+    """As many as there are places, of a state larger than their sockets hold."""
+    monkeypatch.setattr(state_transfer, "_MAX_READERS", 2)
+    monkeypatch.setattr(state_transfer, "_SETTLED_SECONDS", 0.2)
+    large = {"w": np.zeros(8 << 20)}
+    with endpoints(1) as made:
+        made[0].serve_snapshot(lambda: (7, large))
+        idle = []
+        hello = json_payload({"purpose": "snapshot"})
+        for _ in range(2):
+            host, port = made[0].address.rsplit(":", 1)
+            idle.append(socket.create_connection((host, int(port)), timeout=10))
+            frame = Frame(Kind.HELLO, payload=hello)
+            idle[-1].sendall(pack_header(frame, 0) + hello)
+            assert idle[-1].recv(1), "it has a place"
+        got: list[int] = []
+
+        def fetched() -> bool:
+            try:
+                got.append(fetch_snapshot(made[0].address, 20)[0])
+            except ProtocolError:  # they have only just begun
+                return False
+            return True
+
+        eventually(fetched, 20)
+        assert got == [7]
+        for stranger in idle:
+            stranger.close()

@@ -145,6 +145,19 @@ def test_a_recorded_proof_is_worth_nothing() -> None:
             dialler.send(recorded)
             dialler.send(HELLO)
             header, _ = dialler.receive(patience, 1 << 16)
+            assert header.kind is Kind.PROOF
+            header, _ = dialler.receive(patience, 1 << 16)
             assert header.kind is Kind.WELCOME
         answers, _ = call(end.address, Frame(Kind.AUTH, payload=mine), recorded, HELLO)
         assert answers[-1][0] is Kind.REFUSE
+
+
+def test_a_listener_shows_nothing_before_the_dialler_has_proved_itself() -> None:
+    """By its proof a weak key could be guessed by anybody who asks."""
+    with Endpoint.listen(key=KEY) as end:
+        nonce = bytes(authentication.NONCE_BYTES)
+        asked = Frame(Kind.AUTH, payload=nonce)
+        wrong = Frame(Kind.PROOF, payload=bytes(authentication.PROOF_BYTES))
+        answers, _ = call(end.address, asked, wrong)
+        assert [kind for kind, _ in answers] == [Kind.AUTH, Kind.REFUSE]
+        assert len(answers[0][1]) == authentication.NONCE_BYTES

@@ -183,7 +183,7 @@ def test_a_model_without_a_loss_needs_forward(folder: Path, capsys) -> None:
         (["--torch", "net.py:Anything"], 1, "a method example_inputs("),
         (["--torch", "broken.py:Net"], 1, "No module named 'nothing_of_this_name'"),
         (["--torch", "raises.py:Net"], 1, "ZeroDivisionError while loading"),
-        (["--torch", "net.py:Net", "-o", "no/n.mlir"], 1, "no: no such folder"),
+        (["--torch", "net.py:Net", "-o", "net.py/n.mlir"], 1, "net.py: File exists"),
         (["--jax", "fn.py:loss", "--arguments", "smal"], 1, "Did you mean 'small'?"),
     ],
 )
@@ -237,3 +237,8 @@ def test_a_framework_that_is_missing_is_to_be_installed(
     monkeypatch.setitem(sys.modules, framework, None)
     assert export.main([f"--{framework}", model]) == 2
     assert f"pip install -e '.[{framework}]'" in capsys.readouterr().err
+
+
+def test_the_folders_of_the_output_are_made(tmp_path):
+    export._write(tmp_path / "a" / "b" / "m.mlir", b"module")
+    assert (tmp_path / "a" / "b" / "m.mlir").read_bytes() == b"module"

@@ -30,6 +30,7 @@ from pcp.training.process.supervisor import HOPELESS
 from pcp.training.simulate.replay import Replay
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.ledger import read
+from pcp.training.storage.run_folder import RunFolder
 from pcp.training.trainer import load
 
 
@@ -281,6 +282,41 @@ def test_memory_is_the_compilers(folder):
         jobs.compiler_for(bundle, lambda _: None)
 
 
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [("rounds", "outer_loop_steps"), ("lr", "learning_rate"), ("steps", "tau"),
+     ("taau", "tau"), ("epochs", "max_epochs")],
+)  # fmt: skip
+def test_a_word_of_others_names_the_key_that_is_meant(word, key, folder, capsys):
+    assert main(["train", "x.json", "--set", f"{word}=4"]) == 1
+    assert f"unknown key {word!r}. Did you mean {key!r}?" in _one_line(capsys)
+
+
+def test_what_set_gave_is_kept_when_the_run_is_continued(folder, capsys):
+    def read(line):
+        flags = train.parser().parse_args(["x.json", "--run", "out", *line.split()])
+        return jobs.read_run(flags)
+
+    given = {"seed": 7, "outer_loop_steps": 9, "wandb_api_key": "secret"}
+    began = read("--set seed=7 --set outer_loop_steps=9")
+    run_folder = RunFolder.at(folder / "out", began)
+    run_folder.keep_changes(given)
+    assert (began.seed, began.outer_loop_steps) == (7, 9)
+    assert "secret" not in run_folder.changed.read_text()
+    assert read("").seed != 7, "no --resume: another run"
+    capsys.readouterr()
+    assert read("--resume").outer_loop_steps == 9
+    assert "seed=7 outer_loop_steps=9" in capsys.readouterr().out
+    later = read("--resume --set outer_loop_steps=12")
+    assert (later.seed, later.outer_loop_steps) == (7, 12)
+    run_folder.keep_changes({"outer_loop_steps": 12})
+    assert read("--resume").outer_loop_steps == 12
+    text = run_folder.experiment.read_text().replace('"seed": 7', '"seed": 8')
+    run_folder.experiment.write_text(text)
+    flags = ["out/experiment.json", "--run", "out", "--resume"]
+    assert jobs.read_run(train.parser().parse_args(flags)).seed == 8, "edited by hand"
+
+
 def test_a_wrong_algorithm_is_told_before_anything_is_made(folder, capsys):
     assert main(["train", "x.json", "--algorithm", "diloko"]) == 1
     assert "Did you mean 'diloco'" in _one_line(capsys)
@@ -303,6 +339,12 @@ def test_train_does_it_all(folder, capsys):
     assert (folder / "out" / "loss.png").read_bytes()[:4] == b"\x89PNG"
     rounds, validations = metrics.read(folder / "out" / "metrics.jsonl")
     assert [r.round for r in rounds] == [1, 2, 3, 4, 5, 6]
+    assert f"first loss      {rounds[0].loss:.4f}" in said
+    assert f"final loss      {rounds[-1].loss:.4f}" in said
+    assert main(["control", "pause", "--run", "out"]) == 1
+    assert "out: the run is finished, after 6 rounds: it takes no orders" in _one_line(
+        capsys
+    )
     assert rounds[-1].loss < rounds[0].loss
     assert set(validations) == {3, 6}
     found, refused = checkpoints.newest(folder / "out")

@@ -7,7 +7,8 @@ from pcp.compiler.catalog import PASSES
 from pcp.dialect.base import Pcp
 from pcp.passes.legalize.functions.accuracy import CLAIMS
 from pcp.tools.pages.accuracy_page import MEASURED, measured
-from pcp.tools.pages.docs import main, markdown, pages
+from pcp.tools.pages.docs import main, pages
+from pcp.tools.pages.markdown import markdown
 
 
 def test_the_documents_are_fresh(capsys):

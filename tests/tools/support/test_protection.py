@@ -12,12 +12,16 @@ from pcp.errors import ConfigError, ProtocolError, UsageError
 from pcp.runtime import fetch_snapshot
 from pcp.tools.cli import main
 from pcp.tools.commands.status import ask
-from pcp.tools.support.protection import protection, protection_arguments
+from pcp.tools.support.protection import (
+    protection,
+    protection_arguments,
+    require_protection,
+)
 from pcp.training.storage.ledger import check
 
 
 def flags(**given) -> Namespace:
-    names = ("key_file", "tls_cert", "tls_key", "tls_ca")
+    names = ("key_file", "tls_cert", "tls_key", "tls_ca", "tls_revoked")
     return Namespace(**{name: given.get(name) for name in names})
 
 
@@ -28,6 +32,7 @@ def of(tls) -> dict:
 def key_file(folder, name, content):
     path = folder / name
     path.write_text(content)
+    path.chmod(0o600)
     return path
 
 
@@ -42,10 +47,46 @@ def test_what_is_wrong_with_the_files_is_said(tmp_path) -> None:
         protection(flags(tls_cert=tls.cert))
     with pytest.raises(ConfigError, match=r"--key-file .*none: No such file"):
         protection(flags(key_file=tmp_path / "none"))
-    with pytest.raises(ConfigError, match=r"--key-file \S+short: .* at least 8 bytes"):
+    with pytest.raises(ConfigError, match=r"--key-file \S+short: .* at least 16"):
         protection(flags(key_file=key_file(tmp_path, "short", "abc\n")))
     with pytest.raises(ConfigError, match="not a certificate"):
         protection(flags(**of(tls) | {"tls_key": other.key}))
+
+
+def test_a_key_that_others_may_read_is_none(tmp_path) -> None:
+    path = key_file(tmp_path, "key", "the key of this run\n")
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="others may read this secret"):
+        protection(flags(key_file=path))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::", "a.host"])
+def test_what_others_reach_is_protected_or_said_to_be_open(tmp_path, host) -> None:
+    bare = protection(flags())
+    with pytest.raises(UsageError, match=r"--host .* or say --insecure"):
+        require_protection(host, bare, False)
+    require_protection(host, bare, True)
+    keyed = flags(key_file=key_file(tmp_path, "key", "the key of this run\n"))
+    require_protection(host, protection(keyed), False)
+    for own in ("127.0.0.1", "::1", "localhost"):
+        require_protection(own, bare, False)
+
+
+def test_identities_are_made_shown_and_revoked(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["keys", "issuer", "run.issuer", "--namespace", "demo"]) == 0
+    assert main(["keys", "new", "w.identity"]) == 0
+    number = capsys.readouterr().out.split()[-1]
+    line = ["keys", "issue", "w.identity", "--issuer", "run.issuer"]
+    assert main([*line, "--role", "worker"]) == 0
+    assert f"pcp://demo/worker/{number}" in capsys.readouterr().out
+    assert main(line) == 2, "a role is asked for"
+    assert main(["keys", "show", "w.identity"]) == 0
+    assert main(["keys", "revoke", number, "--list", "revoked"]) == 0
+    assert (tmp_path / "revoked").read_text() == f"{number}\n"
+    files = {"tls_cert": "w.worker.pem", "tls_key": "w.identity"}
+    made = flags(**files, tls_ca="run.pem", tls_revoked="revoked")
+    assert protection(made).tls is not None
 
 
 def test_children_get_absolute_paths(tmp_path, monkeypatch) -> None:
@@ -64,9 +105,9 @@ def test_a_run_is_for_those_who_have_the_key_and_a_certificate(
     wrong = key_file(tmp_path, "wrong", "the key of another run\n")
     good = flags(key_file=key, **of(member_tls()))
     strangers = {
-        "this group speaks TLS": flags(key_file=key),
+        "we have shown none": flags(key_file=key),
         "did not sign ours": flags(key_file=key, **of(member_tls("another", "group"))),
-        "has another key": flags(key_file=wrong, **of(member_tls())),
+        "refuses our proof: another key": flags(key_file=wrong, **of(member_tls())),
         "this group has a key": flags(**of(member_tls())),
     }
     port, words = free_port(), protection_arguments(good)
@@ -115,8 +156,8 @@ def test_who_brings_a_key_to_a_run_that_has_none_is_told(
     write_experiment(tmp_path)
     key = key_file(tmp_path, "key", "the key of this run\n")
     cases = {
-        "this group has no key": flags(key_file=key),
-        "does not speak TLS": flags(**of(member_tls())),
+        "does not speak TLS": flags(key_file=key),
+        "does not speak TLS;": flags(**of(member_tls())),
     }
     with Processes() as children:
         shepherd = children.start(

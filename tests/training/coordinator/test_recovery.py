@@ -67,6 +67,7 @@ def pair(tmp_path) -> Iterator[tuple[Any, Puppet, Puppet]]:
     """
     exp = experiment(tmp_path, checkpoint_every=100)
     shepherd, _, thread = start_shepherd(exp, workers=1)
+    shepherd.state.grace = 0.3  # nobody else will bring a state
     first = Puppet(shepherd.port, "first")
     first.restores()
     first.makes(1)

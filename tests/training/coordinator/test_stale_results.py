@@ -39,15 +39,31 @@ def kinds(ledger):
 
 
 def test_late_deltas_count_in_the_next_round_at_a_discount(tmp_path) -> None:
-    """A linear loss: Σ λ^a w Δ / Σ λ^a w, with what the ledger says was late."""
+    """A linear loss: Σ λ^a w Δ / Σ λ^a w, with what the ledger says was late.
+
+    One begins its first two leases when their rounds were committed without it.
+    """
+    ledger = tmp_path / "run" / "ledger.jsonl"
+
+    def is_late(number: int) -> None:
+        if number in (1, 1 + KEYS["tau"]):
+            eventually(lambda: "commit" in since_late(number // 2), 30)
+
+    def since_late(times: int) -> list[str]:
+        """The kinds of lines after somebody was late once more than so many times."""
+        said = kinds(ledger)
+        late = [i for i, kind in enumerate(said) if kind == "late"]
+        return said[late[times] :] if len(late) > times else []
+
     crew, saved = run(
         tmp_path,
         "diloco{lr=0.5,momentum=0.5}",
-        [slowly(0.05), slowly(0.05), slowly(0.14)],
+        [slowly(0.05), slowly(0.05), stepping(is_late)],
         outer_loop_steps=10,
         quorum=2,
         grace_seconds=0.02,
         late_discount=0.5,
+        heartbeat_limit_seconds=20.0,  # nobody is dead on a busy machine
     )
     rounds = parts(crew.ledger, crew.shepherd.experiment)
     ages = [part.age for members in rounds for part in members]

@@ -4,6 +4,7 @@ from contextlib import closing
 from typing import Any, get_args
 
 import pytest
+from helpers.models.bigram_numpy import BLOCK
 from helpers.simulation.run_schedules import experiment, program
 from helpers.worlds.training_runs import Watcher
 from helpers.worlds.training_runs import experiment as on_disk
@@ -31,6 +32,7 @@ from pcp.training.coordinator.events import (
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.coordinator.training_run import TrainingRun
+from pcp.training.data.lease_pool import size
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.ledger_state import LedgerReplay
 from pcp.training.storage.run_folder import RunFolder
@@ -199,7 +201,7 @@ def test_the_member_that_most_others_cannot_reach_is_dropped() -> None:
     attempt = rounds.attempt
     assert attempt is not None
     attempt.failed_at, attempt.retries = 0.0, 3
-    attempt.suspects = ["b", "c", "c", "d"]
+    attempt.suspects = {"b": {"c"}, "c": {"a", "b"}, "d": {"c"}}
     rounds.check(1000.0)
     assert {member.name for member in run.state.roster} == set("abd")
 
@@ -216,8 +218,10 @@ def test_speed_is_that_of_a_first_attempt() -> None:
     attempt, speeds = rounds.attempt, []
     assert attempt is not None
     for attempt.first, seconds in ((True, 2.0), (False, 0.0)):
+        lease = attempt.leases["a"]
         done = {"compute_seconds": seconds, "epoch": attempt.epoch}
+        done |= {"steps": attempt.steps("a", 4), "tokens": size(lease) * BLOCK}
         rounds.heard(member, PREPARED.model_copy(update=done))
         assert [*attempt.prepared] == ["a"]
         speeds.append(member.speed)
-    assert speeds == [2.0, 2.0]
+    assert speeds == [1.0, 1.0]  # two steps in two seconds

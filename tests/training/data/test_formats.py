@@ -12,7 +12,7 @@ from pcp.manifest import TensorSpec
 from pcp.training.config.experiment import parse
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.dataset import Source
-from pcp.training.data.formats import table
+from pcp.training.data.formats import table, tables
 from pcp.training.data.formats.table import format_of, open_dataset
 
 BASE = {"model_path": "m.mlir", "learning_rate": 0.1, "tau": 2, "outer_loop_steps": 3}
@@ -163,6 +163,32 @@ def test_every_format_has_the_same_samples(written):
     np.testing.assert_array_equal(batch["x"], X[[3, 0]])
     np.testing.assert_array_equal(batch["y"], Y[[3, 0]])
     np.testing.assert_array_equal(data.validation(0).tensors["y"], Y[8:])
+
+
+def test_the_largest_id_is_known_before_a_sample_is_taken(written):
+    path, keys = written
+    data = corpus(path, **keys)
+    largest = getattr(data.dataset, "largest", None)
+    if largest is None:
+        assert ".py:" in str(path)  # a dataset of one's own says nothing of itself
+        return
+    columns = keys.get("data", {}).get("columns", {"x": "x", "y": "y"})
+    assert largest(columns["y"]) == Y.max()
+    assert largest(columns["x"]) is None  # no integers
+    data.check_rows({"y": int(Y.max()) + 1})
+    with pytest.raises(ConfigError, match=f"has the id {Y.max()} in "):
+        data.check_rows({"y": int(Y.max())})
+
+
+def test_the_largest_of_lists_is_that_of_all_their_numbers():
+    arrow = pytest.importorskip("pyarrow")
+    kind = arrow.list_(arrow.list_(arrow.int64()))
+    ids = arrow.array([[[1, 2], [3, 9]], [[4, 5], [6, 7]]], kind)
+    fixed = arrow.FixedSizeListArray.from_arrays(arrow.array([8, 1, 2, 3]), 2)
+    tensors = arrow.FixedShapeTensorArray.from_numpy_ndarray(np.arange(4).reshape(2, 2))
+    table = arrow.table({"ids": ids, "fixed": fixed, "tensors": tensors})
+    flat = [tables._flat(table.column(n).chunks[0]) for n in table.column_names]
+    assert [int(each.max()) for each in flat] == [9, 8, 3]
 
 
 def test_a_digest_is_the_same_again_and_another_of_other_data(written, tmp_path):

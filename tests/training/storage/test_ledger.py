@@ -1,6 +1,7 @@
 """The ledger: what is on disk counts, and it adds up."""
 
 import errno
+import json
 import os
 from contextlib import closing
 
@@ -12,7 +13,7 @@ from pcp.errors import ConfigError, RuntimeFault, StateMismatch
 from pcp.training.data.lease_pool import LeasePool, size
 from pcp.training.storage import append_log
 from pcp.training.storage import ledger as ledgers
-from pcp.training.storage.ledger import Ledger, check, read
+from pcp.training.storage.ledger import Ledger, _line, check, last_hash, read
 
 
 def _begin(ledger: Ledger, total: int = 1000, quantum: int = 10) -> LeasePool:
@@ -183,9 +184,42 @@ def test_a_ledger_that_cannot_be_read_says_so(tmp_path):
     folder.mkdir()
     with pytest.raises(ConfigError, match="cannot open the ledger: Is a directory"):
         Ledger(folder)
-    with pytest.raises(ConfigError, match="cannot read the ledger: Is a directory"):
+    with pytest.raises(ConfigError, match="cannot read the ledger: it is no regular"):
         check(folder)
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(ConfigError, match="the run's folder must be writable"):
         Ledger(file / "ledger.jsonl")
+
+
+def test_a_line_that_was_changed_with_its_checksum_is_found(tmp_path):
+    """The checksum is for torn lines; who forges one must forge all that follow."""
+    path = tmp_path / "ledger.jsonl"
+    book = Ledger(path)
+    book.append("begin", run="x", samples_per_epoch=10)
+    for action in ("pause", "resume", "pause"):
+        book.append("order", action=action)
+    book.close()
+    whole, end = path.read_bytes().splitlines(keepends=True), last_hash(path)
+    record = json.loads(whole[1])
+    record.pop("crc")
+    forged = _line(record | {"action": "resume"})
+    path.write_bytes(b"".join([whole[0], forged, *whole[2:]]))
+    with pytest.raises(StateMismatch, match=r":3: this line does not follow the one"):
+        read(path)
+    path.write_bytes(b"".join([whole[0], *whole[2:]]))
+    with pytest.raises(StateMismatch):
+        read(path)
+    path.write_bytes(b"".join(whole[:-1]))
+    assert last_hash(path) != end
+
+
+def test_a_ledger_of_an_older_pcp_is_gone_on_with(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(
+        _line({"n": 0, "kind": "begin", "run": "x", "samples_per_epoch": 10})
+    )
+    book = Ledger(path)
+    book.append("order", action="pause")
+    book.close()
+    assert [record["kind"] for record in read(path)[0]] == ["begin", "order"]

@@ -17,6 +17,7 @@ from helpers.models.bigram_numpy import BigramTrainer
 from helpers.oracles.round_metrics import member, record
 from helpers.present import present
 from helpers.worlds.training_runs import (
+    checkpoint_of,
     experiment,
     start_shepherd,
     start_worker,
@@ -26,7 +27,6 @@ from hypothesis import strategies as st
 
 from pcp.errors import ConfigError, ProtocolError
 from pcp.strict_json import dumps
-from pcp.tools.commands.status import lines
 from pcp.training.config.experiment import parse
 from pcp.training.observe import metrics, page_files
 from pcp.training.observe.dashboard import PlainLog, sparkline
@@ -379,7 +379,7 @@ class Poisoned(BigramTrainer):
         ]
 
 
-def test_who_made_it_is_said_once_in_each_round(tmp_path):
+def test_who_makes_one_is_left_out_of_that_round_and_is_back_in_the_next(tmp_path):
     exp = experiment(tmp_path, outer_loop_steps=3, validate_every=2)
     own = []
     shepherd, watcher, thread = start_shepherd(exp, workers=2)
@@ -389,36 +389,28 @@ def test_who_made_it_is_said_once_in_each_round(tmp_path):
     for crew in (good, poisoned):
         assert crew.finish(10) == "the run is complete"
     assert outcome.rounds == 3
-    index = next(m.worker for m in watcher.rounds[1].members if m.nonfinite_step)
-    line = f"worker {index} (bad): loss is nan at step 2 of round 2"
-    assert watcher.lines.count(line) == 1
+    assert [record.workers for record in watcher.rounds] == [2, 1, 2]
+    out = "(bad) is left out of round 2: loss is nan at step 2"
+    assert sum(out in line for line in watcher.lines) == 1
     assert own.count("loss is nan at step 2 of round 2") == 1
-    third = [line for line in watcher.lines if "loss is nan at step" in line]
-    assert len(third) == 3  # in round 3 both have the parameters of round 2
-    assert any("not finite, and is saved as it is" in line for line in watcher.lines)
-    assert any("validation loss is nan after round 2" in line for line in watcher.lines)
-    shown = shepherd.status()
-    assert [text for text in shown["nonfinite"] if "round 3" in text]
-    said = [line for line in lines(shown) if line.startswith("warning")]
-    assert len(said) == len(shown["nonfinite"]) > 0
-    assert watcher.rounds[0].broken == 0
-    assert math.isfinite(watcher.rounds[0].loss)
+    assert all(math.isfinite(record.loss) for record in watcher.rounds)
+    saved = checkpoint_of(outcome)
+    assert checkpoints.nonfinite(saved) == []
+    assert ledger.check(shepherd.folder.ledger).rounds == 3
 
 
-def test_a_run_goes_on_from_such_a_state_and_says_so(tmp_path):
+def test_a_run_of_one_worker_makes_such_a_round_once_more(tmp_path):
+    """It was a flipped bit: the second time all is well."""
     exp = experiment(tmp_path, outer_loop_steps=3)
     folder = RunFolder.create(exp, datetime(2026, 1, 1))
-    for last in (3, 4):
-        longer = exp.model_copy(update={"outer_loop_steps": last})
-        shepherd, watcher, thread = start_shepherd(longer, folder, workers=1)
-        crew = start_worker(shepherd.port, "bad", trainer=Poisoned)
-        assert thread.finish().rounds == last
-        assert crew.finish(10) == "the run is complete"
-    assert any(
-        line.startswith("the checkpoint of round 3 is not finite: parameters.table")
-        for line in watcher.lines
-    ), watcher.lines
-    assert ledger.check(folder.ledger).rounds == 4
+    shepherd, watcher, thread = start_shepherd(exp, folder, workers=1)
+    crew = start_worker(shepherd.port, "bad", trainer=Poisoned)
+    outcome = thread.finish()
+    assert outcome.rounds == 3
+    assert crew.finish(10) == "the run is complete"
+    assert any(line.startswith("round 2 is begun anew") for line in watcher.lines)
+    assert checkpoints.nonfinite(checkpoint_of(outcome)) == []
+    assert ledger.check(folder.ledger).rounds == 3
 
 
 @pytest.mark.parametrize("key", ["learning_rate", "heartbeat_limit_seconds"])

@@ -50,6 +50,7 @@ MESSAGES = [
         longest=3,
     ),
     messages.Computed(round=1, epoch=1),
+    messages.Stalled(reason="no inner step for 12 s"),
     messages.LeaseGrant(turn=7, lease=[(0, 4)], steps=2),
     messages.Push(turn=7, seconds=0.5),
     messages.Commit(round=1, epoch=1, digest="a" * 64, validate_share=(0, 2)),

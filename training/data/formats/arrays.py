@@ -3,8 +3,12 @@
 Stored members of a `.npz`, and `.npy` files, are mapped; compressed members are read.
 """
 
-import io
+import lzma
+import math
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,18 @@ from pcp.training.data.dataset import Sample, Source
 from pcp.training.data.digest import TreeDigest
 from pcp.training.data.verified_file import VerifiedFile
 
+MAX_UNPACKED = 16 << 30
+"""Bytes of a compressed array; it is in memory as a whole."""
+_DAMAGED = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError,
+    NotImplementedError, RuntimeError, MemoryError, OverflowError, ValueError,
+    struct.error,
+)  # fmt: skip
+"""What unpacking raises of bytes that are no zip file, or one with a password."""
+_NO_ARRAY = (
+    ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError,
+    EOFError, tokenize.TokenError,
+)  # fmt: skip
 _LOCAL_HEADER = 30  # bytes of a zip member's header, in front of two names
 
 
@@ -93,7 +109,7 @@ def npz(source: Source) -> Arrays:
                 if member.filename.endswith(".npy"):
                     name = member.filename.removesuffix(".npy")
                     arrays[name] = _member(verified, archive, member)
-    except zipfile.BadZipFile as error:
+    except _DAMAGED as error:
         raise source.refuse(f"is no .npz file: {error}") from error
     return Arrays(source, tree, arrays)
 
@@ -103,8 +119,7 @@ def _member(
 ) -> Rows:
     where = f"{verified.path}, {member.filename}"
     if member.compress_type != zipfile.ZIP_STORED:
-        with archive.open(member) as file:
-            return Rows(_loaded(file.read(), where))
+        return Rows(_unpacked(archive, member, where))
     header = verified.view(member.header_offset, member.header_offset + _LOCAL_HEADER)
     name, more = np.frombuffer(header[26:30], "<u2").tolist()
     begin = member.header_offset + _LOCAL_HEADER + name + more
@@ -113,18 +128,29 @@ def _member(
     return _mapped(verified, begin, file, where)
 
 
-def _loaded(content: bytes, where: object) -> np.ndarray:
-    try:
-        return np.load(io.BytesIO(content), allow_pickle=False)
-    except ValueError as error:
-        raise ConfigError(f"data_path: {where}: {error}") from error
+def _unpacked(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: object
+) -> np.ndarray:
+    """A compressed array: no more bytes than its header announces are unpacked."""
+    with archive.open(member) as file:
+        shape, dtype = _header(file, where)
+        size = math.prod(shape) * dtype.itemsize
+        if size > MAX_UNPACKED:
+            raise ConfigError(
+                f"data_path: {where}: {size} bytes when unpacked, at most "
+                f"{MAX_UNPACKED} are; save it with np.savez, which does not compress"
+            )
+        content = file.read(size)
+    if len(content) < size:
+        raise ConfigError(f"data_path: {where}: ends before its array does")
+    return np.frombuffer(content, dtype).reshape(shape)
 
 
 def _mapped(verified: VerifiedFile, begin: int, file: Any, where: object) -> Rows:
     """The array whose `.npy` begins at a byte of a file, which stands there."""
     shape, dtype = _header(file, where)
     start = file.tell()
-    size = int(np.prod(shape)) * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     part = verified.content[start : start + size]
     if len(part) < size:
         raise ConfigError(f"data_path: {where}: ends before its array does")
@@ -146,8 +172,10 @@ def _header(file: Any, where: object) -> tuple[tuple[int, ...], np.dtype]:
             else (np.lib.format.read_array_header_2_0)
         )
         shape, fortran, dtype = read(file)
-    except ValueError as error:
+    except _NO_ARRAY as error:
         raise ConfigError(f"data_path: {where}: no array of numpy: {error}") from error
+    if any(size < 0 for size in shape):
+        raise ConfigError(f"data_path: {where}: no array of numpy: shape {shape}")
     if dtype.hasobject or (fortran and len(shape) > 1) or not shape:
         raise ConfigError(
             f"data_path: {where}: {dtype} {list(shape)}: samples are rows of an array "

@@ -9,6 +9,10 @@ from pcp.errors import nearest
 from pcp.training.config.experiment import HUGGING_FACE
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
+from pcp.training.data.formats.listed import largest_of
+
+_AT_ONCE = 1000
+"""Rows that are looked through together."""
 
 
 class HuggingFace:
@@ -36,6 +40,14 @@ class HuggingFace:
     def digest(self) -> str:
         """Of the Arrow files behind the rows."""
         return self.tree.root
+
+    def largest(self, column: str) -> int | None:
+        """The largest number of a column of integers, which is read once."""
+        if column not in self._rows.column_names:
+            return None
+        batches = self._rows.select_columns([column]).iter(_AT_ONCE)
+        cells = (np.asarray(cell) for batch in batches for cell in batch[column])
+        return largest_of(cells)
 
     def sample(self, index: int) -> Sample:
         """Row `index`, by the columns' names."""

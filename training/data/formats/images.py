@@ -13,6 +13,7 @@ from pcp.training.config.data_options import DataOptions
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
 from pcp.training.data.digest import FileDigest
+from pcp.training.data.formats.listed import Listed, largest_of
 from pcp.training.data.formats.table import IMAGES
 from pcp.training.data.verified_file import VerifiedFile
 
@@ -20,7 +21,7 @@ METADATA = "metadata.jsonl"
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
-class ImageFolder:
+class ImageFolder(Listed):
     """`CLASS/*.png`, with the class's place among the names as `label`.
 
     With a `metadata.jsonl` samples are its lines: the picture of `file_name`, and the
@@ -34,13 +35,10 @@ class ImageFolder:
         given = self._files.get(METADATA)
         self._samples = self._classes() if given is None else self._lines(given)
 
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    @property
-    def digest(self) -> str:
-        """Of all files of the folder."""
-        return self.tree.root
+    def largest(self, column: str) -> int | None:
+        """The largest class, or number of a key of the lines."""
+        held = [more[column] for _, more in self._samples if column in more]
+        return largest_of(held)
 
     def sample(self, index: int) -> Sample:
         """One picture, as `image`, and what belongs to it."""

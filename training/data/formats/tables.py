@@ -18,6 +18,7 @@ from pcp.errors import ConfigError
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
 from pcp.training.data.digest import TreeDigest
+from pcp.training.data.formats.listed import largest_of
 from pcp.training.data.verified_file import VerifiedFile
 
 KEPT_BYTES = 256 << 20
@@ -52,6 +53,17 @@ class Table:
         number = bisect_right(self._firsts, index) - 1
         table, row = self._group(number), index - self._firsts[number]
         return {name: _value(table.column(name), row) for name in table.column_names}
+
+    def largest(self, column: str) -> int | None:
+        """The largest number of a column of integers, read once, group by group."""
+        groups = map(self._group, range(len(self._groups)))
+        chunks = (
+            chunk
+            for table in groups
+            if column in table.column_names
+            for chunk in table.column(column).chunks
+        )
+        return largest_of(map(_flat, chunks))
 
     def _group(self, number: int) -> Any:
         """A group, read unless it is among the newest."""
@@ -142,6 +154,15 @@ def _value(column: Any, row: int) -> np.ndarray:
     if pyarrow.types.is_binary(cell.type) or pyarrow.types.is_large_binary(cell.type):
         return np.frombuffer(cell.as_buffer(), np.uint8)
     return column.slice(row, 1).to_numpy().reshape(())
+
+
+def _flat(array: Any) -> np.ndarray:
+    """All numbers of an Arrow array, of lists theirs; those that are not null."""
+    if hasattr(array, "storage"):  # of an extension type
+        array = array.storage
+    while hasattr(array, "flatten") and hasattr(array.type, "value_type"):
+        array = array.flatten()
+    return array.drop_null().to_numpy(zero_copy_only=False)
 
 
 def _numbers(array: Any) -> np.ndarray:

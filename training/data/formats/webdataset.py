@@ -18,6 +18,7 @@ from pcp.errors import ConfigError
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
 from pcp.training.data.formats.images import decoded
+from pcp.training.data.formats.listed import Listed, largest_of
 from pcp.training.data.formats.table import IMAGES
 from pcp.training.data.verified_file import VerifiedFile
 
@@ -27,26 +28,29 @@ Member = tuple[int, int, int]
 """First byte of a member's header, first of its content, and the byte behind."""
 
 
-class WebDataset:
+class WebDataset(Listed):
     """A `.tar`, or all of a folder in the order of their names."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self.tree = digest.of_path(source.path)
-        self._samples: list[tuple[VerifiedFile, dict[str, Member]]] = []
+        samples: list[tuple[VerifiedFile, dict[str, Member]]] = []
         for file in self.tree.files:
             path = Path(source.path, file.name)
             if path.suffix == ".tar":
                 verified = VerifiedFile(path, file)
-                self._samples += [(verified, each) for each in _index(path)]
+                samples += [(verified, each) for each in _index(path)]
+        self._samples = samples
 
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    @property
-    def digest(self) -> str:
-        """Of the archives."""
-        return self.tree.root
+    def largest(self, column: str) -> int | None:
+        """The largest number in the members of a suffix, which are read once."""
+        if column.rpartition(".")[2].lower() not in (*_NUMBERS, "npy", "json"):
+            return None
+        held = ((file, m[column]) for file, m in self._samples if column in m)
+        return largest_of(
+            self._decoded(column, file.view(begin, end))
+            for file, (_, begin, end) in held
+        )
 
     def sample(self, index: int) -> Sample:
         """The members of a sample that the program takes, by their suffixes."""

@@ -1,0 +1,277 @@
+"""The families, a row each: what their config.json says, and what it leaves out.
+
+A key that changes what is computed and that is not known here is an error, as is a
+family without a row: a model is served right, or not at all.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pcp.errors import ConfigError, nearest
+from pcp.frontends.decoders.rope import rope
+from pcp.frontends.decoders.spec import Decoder, Layer, Norm
+
+Config = Mapping[str, Any]
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the models of one `model_type` have in common.
+
+    `defaults` are those of keys that files leave out; `layer_types` gives the kinds of
+    layers where the file does not; `fixed` are fields of `Decoder`, `made` those that
+    follow from the configuration.
+    """
+
+    defaults: Config = field(default_factory=dict)
+    layer_types: Callable[[Config], list[str]] = lambda c: [FULL] * _layers(c)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    made: Callable[[Config], dict[str, Any]] = lambda c: {}
+    norm: Callable[[Config], Norm] = lambda c: Norm("rms", c["rms_norm_eps"])
+
+
+def read(folder: str | Path) -> Decoder:
+    """The decoder of a folder; `ConfigError` says what of it is not supported."""
+    path = Path(folder) / "config.json"
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read it: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(said, dict) or "model_type" not in said:
+        raise ConfigError(f"{path}: names no model_type; is it of transformers?")
+    return decoder(said, str(path))
+
+
+def decoder(said: Config, source: str = "config.json") -> Decoder:
+    """The decoder that a configuration describes; `source` names it in errors."""
+    kind = said["model_type"]
+    if kind not in FAMILIES:
+        raise ConfigError(
+            f"{source}: model_type {kind!r} is not served (there is: "
+            f"{', '.join(FAMILIES)}).{nearest(str(kind), FAMILIES)}"
+        )
+    family = FAMILIES[kind]
+    config = {**_COMMON, **family.defaults, **said}
+    _check(config, source)
+    try:
+        return _made(kind, family, config, source)
+    except KeyError as error:
+        raise ConfigError(f"{source}: says no {error}") from error
+
+
+def _made(kind: str, family: Family, config: Config, source: str) -> Decoder:
+    heads, width = config["num_attention_heads"], config["hidden_size"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    head_dim = config.get("head_dim") or width // heads
+    if heads % kv_heads:
+        raise ConfigError(f"{source}: {heads} heads cannot share {kv_heads} keys")
+    activation = config.get("hidden_activation") or config["hidden_act"]
+    if activation not in ACTIVATIONS:
+        raise ConfigError(
+            f"{source}: hidden_act {activation!r} is not supported (there is: "
+            f"{', '.join(ACTIVATIONS)}).{nearest(activation, ACTIVATIONS)}"
+        )
+    stated = {
+        "family": kind,
+        "vocabulary": config["vocab_size"],
+        "width": width,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "ffn": config["intermediate_size"],
+        "layers": _layers_of(family, config, head_dim, source),
+        "norm": family.norm(config),
+        "activation": ACTIVATIONS[activation],
+        "attention_scale": float(head_dim) ** -0.5,
+        "positions": config["max_position_embeddings"],
+        "biased": _biased(config),
+        "tied": bool(config["tie_word_embeddings"]),
+    }
+    return Decoder(**{**stated, **family.fixed, **family.made(config)})
+
+
+def _check(config: Config, source: str) -> None:
+    for key, why in _REFUSED.items():
+        if config.get(key):
+            raise ConfigError(f"{source}: {key} {config[key]!r}: {why}")
+
+
+#: Keys that change what is computed, in ways that no program here has.
+_REFUSED = {
+    "quantization_config": "quantised files are not read; take those of the model "
+    "before its quantisation",
+    "use_bidirectional_attention": "a decoder sees only what came before",
+    "qk_layernorm": "layer norms of queries and keys are not supported",
+    "rope_interleaved": "interleaved rotary pairs are not supported",
+}
+_COMMON: Config = {
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+}
+#: Names of transformers, and those of `layers.ACTIVATIONS`.
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+}
+
+
+def _biased(config: Config) -> frozenset[str]:
+    found = ("q", "k", "v", "o") if config.get("attention_bias") else ()
+    return frozenset((*found, *(_MLP if config.get("mlp_bias") else ())))
+
+
+_MLP = ("gate", "up", "down")
+
+
+# --- layers ---
+
+
+def _layers(config: Config) -> int:
+    return int(config["num_hidden_layers"])
+
+
+def _layers_of(
+    family: Family, config: Config, head_dim: int, source: str
+) -> tuple[Layer, ...]:
+    kinds = config.get("layer_types") or family.layer_types(config)
+    if len(kinds) != _layers(config):
+        raise ConfigError(
+            f"{source}: {len(kinds)} layer_types for {_layers(config)} layers"
+        )
+    found = {}
+    for kind in dict.fromkeys(kinds):
+        if kind not in (SLIDING, FULL):
+            raise ConfigError(f"{source}: layer type {kind!r} is not supported")
+        said = _rope_said(config, kind)
+        turned = rope(said, head_dim, config["max_position_embeddings"], source)
+        window = int(config.get("sliding_window") or 0) if kind == SLIDING else 0
+        found[kind] = Layer(turned, window)
+    return tuple(found[kind] for kind in kinds)
+
+
+def _rope_said(config: Config, kind: str) -> dict[str, Any]:
+    """What is said of rotary embedding for a kind of layers, whatever the spelling.
+
+    Today's files have `rope_parameters`, by kind where kinds differ; older ones
+    `rope_theta` beside `rope_scaling`, Gemma 3 with a local base of its own.
+    """
+    said = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    older = "rope_parameters" not in config or config["rope_parameters"] is None
+    if kind in said or {SLIDING, FULL} & said.keys():
+        said = dict(said.get(kind) or {})
+    local = kind == SLIDING and "rope_local_base_freq" in config
+    if local and older:
+        said = {}
+    base = config["rope_local_base_freq"] if local else config.get("rope_theta", 1e4)
+    said.setdefault("rope_theta", base)
+    if "partial_rotary_factor" in config:
+        said.setdefault("partial_rotary_factor", config["partial_rotary_factor"])
+    return said
+
+
+def _all_sliding(config: Config) -> list[str]:
+    kind = SLIDING if config.get("sliding_window") else FULL
+    return [kind] * _layers(config)
+
+
+def _upper_sliding(config: Config) -> list[str]:
+    """Qwen: from `max_window_layers` on, if at all."""
+    used = config.get("use_sliding_window") and config.get("sliding_window")
+    first = config["max_window_layers"] if used else _layers(config)
+    return [SLIDING if i >= first else FULL for i in range(_layers(config))]
+
+
+def _every(pattern: Callable[[Config], int]) -> Callable[[Config], list[str]]:
+    """Each `pattern`th layer sees everything, the others a window."""
+
+    def kinds(config: Config) -> list[str]:
+        n = pattern(config)
+        return [SLIDING if (i + 1) % n else FULL for i in range(_layers(config))]
+
+    return kinds
+
+
+# --- the table ---
+
+
+def _one_plus(config: Config) -> Norm:
+    return Norm("rms", config["rms_norm_eps"], offset=1.0)
+
+
+def _gemma(config: Config) -> dict[str, Any]:
+    return {"embed_scale": float(config["hidden_size"]) ** 0.5}
+
+
+def _gemma2(config: Config) -> dict[str, Any]:
+    return _gemma(config) | {
+        "attention_scale": float(config["query_pre_attn_scalar"]) ** -0.5,
+        "attention_cap": config.get("attn_logit_softcapping") or 0.0,
+        "logit_cap": config.get("final_logit_softcapping") or 0.0,
+    }
+
+
+_GEMMA = {
+    "tie_word_embeddings": True,
+    "head_dim": 256,
+    "hidden_act": "gelu_pytorch_tanh",
+}
+_GEMMA2 = _GEMMA | {"query_pre_attn_scalar": 256, "sliding_window": 4096}
+_SANDWICH = {"sandwich": True, "names": {"mlp_norm": "pre_feedforward_layernorm"}}
+_QWEN = {"max_window_layers": 28, "sliding_window": 4096, "use_sliding_window": False}
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(),
+    "mistral": Family({"sliding_window": 4096}, _all_sliding),
+    "qwen2": Family(_QWEN, _upper_sliding, {"biased": frozenset("qkv")}),
+    "qwen3": Family({"head_dim": 128, **_QWEN}, _upper_sliding, {"head_norms": True}),
+    "gemma": Family(_GEMMA, norm=_one_plus, made=_gemma),
+    "gemma2": Family(
+        {**_GEMMA2, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
+        _every(lambda c: 2),
+        _SANDWICH,
+        _gemma2,
+        _one_plus,
+    ),
+    "gemma3_text": Family(
+        {**_GEMMA2, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
+        _every(lambda c: c.get("sliding_window_pattern") or 6),
+        {**_SANDWICH, "head_norms": True},
+        _gemma2,
+        _one_plus,
+    ),
+    "phi": Family(
+        {"hidden_act": "gelu_new", "partial_rotary_factor": 0.5},
+        fixed={
+            "gated": False,
+            "parallel": True,
+            "biased": frozenset(("q", "k", "v", "o", "up", "down", "head")),
+            "names": {
+                "o": "self_attn.dense",
+                "up": "mlp.fc1",
+                "down": "mlp.fc2",
+                "norm": "model.final_layernorm",
+            },
+        },
+        norm=lambda c: Norm("layer", c.get("layer_norm_eps", 1e-5)),
+    ),
+    "phi3": Family(
+        {"rms_norm_eps": 1e-5},
+        _all_sliding,
+        {
+            "fused": {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")},
+            "names": {"qkv": "self_attn.qkv_proj", "gate_up": "mlp.gate_up_proj"},
+        },
+    ),
+}

@@ -1,0 +1,316 @@
+"""The programs of a decoder: `@prefill_32_256`, `@decode_4_256`, in one module.
+
+    prefill_C_S(parameters, a slot's cache, tokens[C], start, count)
+        -> logits[V] behind token `count` - 1, the slot's new cache
+    decode_B_S(parameters, the caches of B slots, tokens[B], positions[B])
+        -> logits[B, V], the slots' new caches
+
+All functions take the same parameters, by the same names. A cache is state: per slot
+and layer keys and values of all positions, [keys, positions, d], named
+`cache.<slot of the call>.<layer>.k`. A call gives the caches back with the new rows
+written into them, and consumes those that it was given. So which slots a call computes
+is which caches it is called with. S is how many positions a call sees, at most those of
+the cache.
+
+A row sees the positions up to its own, so what lies behind them in a cache does not
+matter: a chunk is filled up with any tokens, and a shorter prompt begins by writing
+over a longer one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import make_context
+from pcp.dialect.roles import NAME, ROLE
+from pcp.errors import UsageError
+from pcp.frontends.decoders import layers
+from pcp.frontends.decoders.spec import Decoder
+
+Value = ir.Value
+PHASES = ("prefill", "decode")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A function: of which kind, for how many rows, over how many positions."""
+
+    kind: str
+    rows: int
+    context: int
+
+    @property
+    def name(self) -> str:
+        """Of the function."""
+        return f"{self.kind}_{self.rows}_{self.context}"
+
+    @property
+    def slots(self) -> int:
+        """Whose caches it takes."""
+        return self.rows if self.kind == "decode" else 1
+
+    def caches(self, layers: int) -> list[str]:
+        """The names of the caches, in order."""
+        return [
+            f"cache.{slot}.{layer}.{part}"
+            for slot in range(self.slots)
+            for layer in range(layers)
+            for part in "kv"
+        ]
+
+
+@dataclass(frozen=True)
+class Port:
+    """An argument or a result of a function."""
+
+    name: str
+    role: str
+    type: ir.Type
+
+    def attributes(self) -> ir.Attribute:
+        """Its name and role."""
+        texts = {NAME: self.name, ROLE: self.role}
+        return ir.DictAttr.get({k: ir.StringAttr.get(v) for k, v in texts.items()})
+
+
+def phases(texts: Sequence[str], contexts: Sequence[int]) -> list[Phase]:
+    """Every phase of `["prefill:32,128", "decode:1,4"]` at each context, once."""
+    found = []
+    for text in texts:
+        kind, _, sizes = text.partition(":")
+        if kind not in PHASES or not sizes:
+            raise UsageError(
+                f"phase {text!r}: write it as prefill:32,128 or decode:1,4"
+            )
+        for size in sizes.split(","):
+            if not size.isdecimal() or not int(size):
+                raise UsageError(f"phase {text!r}: {size!r} is no number of tokens")
+            found += [Phase(kind, int(size), context) for context in contexts]
+    kinds = {phase.kind for phase in found}
+    if kinds != set(PHASES) or not contexts or min(contexts) < 1:
+        raise UsageError(
+            "serving takes phases of both kinds and a context: "
+            'phases=["prefill:32", "decode:1,4"], context=256'
+        )
+    for phase in found:
+        if phase.kind == "prefill" and phase.rows > phase.context:
+            raise UsageError(
+                f"{phase.name}: a chunk of {phase.rows} tokens in a context of "
+                f"{phase.context}"
+            )
+    return list(dict.fromkeys(found))
+
+
+def build(spec: Decoder, wanted: Sequence[Phase]) -> ir.Module:
+    """A module with a function for each phase; caches have the largest context."""
+    context = max(phase.context for phase in wanted)
+    if context > spec.positions:
+        raise UsageError(
+            f"a context of {context} positions, and the model has {spec.positions}"
+        )
+    with make_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            for phase in wanted:
+                with ir.Location.name(phase.name):
+                    _Function(spec, phase, context).write()
+        return module
+
+
+class _Function:
+    """One function while it is written."""
+
+    def __init__(self, spec: Decoder, phase: Phase, context: int) -> None:
+        self.spec, self.phase = spec, phase
+        self.pieces = spec.pieces()
+        self.i32 = ir.IntegerType.get_signless(32)
+        f32, rows = layers.f32(), phase.rows
+        self.parameters = [
+            Port(piece.name, "frozen", hlo.tensor(piece.shape, f32))
+            for piece in self.pieces.values()
+        ]
+        kept = hlo.tensor((spec.kv_heads, context, spec.head_dim), f32)
+        self.caches = [
+            Port(name, "state", kept) for name in phase.caches(len(spec.layers))
+        ]
+        scalar, row = hlo.tensor((), self.i32), hlo.tensor((rows,), self.i32)
+        given = (
+            {"tokens": row, "positions": row}
+            if phase.kind == "decode"
+            else {"tokens": row, "start": scalar, "count": scalar}
+        )
+        self.data = [Port(name, "data", type_) for name, type_ in given.items()]
+        shape = (rows, spec.vocabulary)[phase.kind == "prefill" :]
+        self.logits = Port("logits", "result", hlo.tensor(shape, f32))
+
+    def write(self) -> None:
+        """The function with its body."""
+        inputs = [*self.parameters, *self.caches, *self.data]
+        results = [self.logits, *self.caches]
+        border = ir.FunctionType.get(
+            [p.type for p in inputs], [p.type for p in results]
+        )
+        made = ir.Operation.create(
+            "func.func",
+            regions=1,
+            attributes={
+                "sym_name": ir.StringAttr.get(self.phase.name),
+                "function_type": ir.TypeAttr.get(border),
+                "arg_attrs": ir.ArrayAttr.get([p.attributes() for p in inputs]),
+                "res_attrs": ir.ArrayAttr.get([p.attributes() for p in results]),
+            },
+        )
+        types = [p.type for p in inputs]
+        where = ir.Location.current
+        block = made.regions[0].blocks.append(*types, arg_locs=[where] * len(types))
+        with ir.InsertionPoint(block):
+            returned = self._body(list(block.arguments))
+            ir.Operation.create("func.return", operands=returned)
+
+    def _body(self, arguments: list[Value]) -> list[Value]:
+        first, last = len(self.parameters), len(self.parameters) + len(self.caches)
+        held = dict(zip(self.pieces, arguments, strict=False))
+        names = [p.name for p in self.caches]
+        self.cache = dict(zip(names, arguments[first:last], strict=True))
+        data = {p.name: v for p, v in zip(self.data, arguments[last:], strict=True)}
+        positions = self._positions(data)
+        x = layers.embed(data["tokens"], held.__getitem__, self.spec)
+        self._prepare(data, positions)
+        for i in range(len(self.spec.layers)):
+            x = self._block(x, held.__getitem__, i)
+        if self.phase.kind == "prefill":
+            x = self._last(x, data["count"])
+        logits = self._head(x, held.__getitem__)
+        if self.phase.kind == "prefill":
+            logits = hlo.reshape(logits, [self.spec.vocabulary])
+        return [logits, *(self.cache[name] for name in names)]
+
+    # --- positions ---
+
+    def _positions(self, data: Mapping[str, Value]) -> Value:
+        """Of each row."""
+        if self.phase.kind == "decode":
+            return data["positions"]
+        counted = hlo.iota(hlo.tensor((self.phase.rows,), self.i32), 0)
+        return hlo.add(counted, hlo.splat(data["start"], (self.phase.rows,)))
+
+    def _prepare(self, data: Mapping[str, Value], positions: Value) -> None:
+        """What layers of one kind share: angles, and which positions are seen."""
+        kinds = dict.fromkeys(self.spec.layers)
+        self.turns = {kind: layers.turns(positions, kind.rope) for kind in kinds}
+        self.seen = {
+            kind: layers.visible(positions, self.phase.context, kind.window)
+            for kind in kinds
+        }
+        if self.phase.kind == "prefill":
+            self.places = [data["start"]]
+        else:
+            self.places = [
+                hlo.reshape(hlo.slice_(positions, [row], [row + 1]), [])
+                for row in range(self.phase.rows)
+            ]
+
+    def _last(self, x: Value, count: Value) -> Value:
+        """The row of the chunk's last token, [1, width]."""
+        one, zero = (hlo.scalar(n, self.i32) for n in (1, 0))
+        return hlo.dynamic_slice(
+            x, [hlo.subtract(count, one), zero], [1, self.spec.width]
+        )
+
+    # --- a block ---
+
+    def _block(self, x: Value, weights: layers.Weights, i: int) -> Value:
+        spec = self.spec
+
+        def norm(value: Value, what: str) -> Value:
+            return layers.norm(value, weights, f"{i}.{what}", spec.norm)
+
+        inside = norm(x, "attention_norm")
+        attended = self._attention(inside, weights, i)
+        if spec.parallel:
+            return hlo.add(
+                x, hlo.add(attended, layers.mlp(inside, weights, f"{i}", spec))
+            )
+        if spec.sandwich:
+            attended = norm(attended, "attention_out_norm")
+        x = hlo.add(x, attended)
+        added = layers.mlp(norm(x, "mlp_norm"), weights, f"{i}", spec)
+        if spec.sandwich:
+            added = norm(added, "mlp_out_norm")
+        return hlo.add(x, added)
+
+    def _attention(self, x: Value, weights: layers.Weights, i: int) -> Value:
+        spec, kind = self.spec, self.spec.layers[i]
+        q, k, v = (layers.product(x, weights, f"{i}.{what}") for what in "qkv")
+        if spec.head_norms:
+            q = layers.norm(q, weights, f"{i}.q_norm", spec.norm)
+            k = layers.norm(k, weights, f"{i}.k_norm", spec.norm)
+        q, k = (layers.rotated(each, self.turns[kind]) for each in (q, k))
+        q = hlo.multiply(q, hlo.constant_like(q, spec.attention_scale))
+        attend = self._attend_rows if self.phase.kind == "decode" else self._attend
+        return layers.product(attend(q, k, v, i), weights, f"{i}.o", summed=3)
+
+    def _attend(self, q: Value, k: Value, v: Value, i: int) -> Value:
+        """All rows are of one slot: [rows, keys, group, d]."""
+        keys, values = (
+            self._kept(0, i, part, each)
+            for part, each in zip("kv", (k, v), strict=True)
+        )
+        scores = hlo.dot_general(q, keys, batch=([1], [0]), contract=([3], [2]))
+        scores = layers.capped(scores, self.spec.attention_cap)
+        share = layers.softmax(scores, self.seen[self.spec.layers[i]], 1)
+        mixed = hlo.dot_general(share, values, batch=([0], [0]), contract=([3], [1]))
+        return hlo.transpose(mixed, [1, 0, 2, 3])
+
+    def _attend_rows(self, q: Value, k: Value, v: Value, i: int) -> Value:
+        """Each row is of a slot of its own."""
+        seen = self.seen[self.spec.layers[i]]
+
+        def scores(row: int) -> Value:
+            keys = self._kept(row, i, "k", _row(k, row))
+            return hlo.dot_general(
+                hlo.reshape(_row(q, row), hlo.shape_of(q)[1:]),
+                keys,
+                batch=([0], [0]),
+                contract=([2], [2]),
+            )
+
+        found = _stacked(scores, self.phase.rows)
+        share = layers.softmax(layers.capped(found, self.spec.attention_cap), seen, 0)
+
+        def mixed(row: int) -> Value:
+            values = self._kept(row, i, "v", _row(v, row))
+            own = hlo.reshape(_row(share, row), hlo.shape_of(share)[1:])
+            return hlo.dot_general(own, values, batch=([0], [0]), contract=([2], [1]))
+
+        return _stacked(mixed, self.phase.rows)
+
+    def _kept(self, slot: int, i: int, part: str, new: Value) -> Value:
+        """A slot's keys or values, seen with their new rows [rows, keys, d]."""
+        name = f"cache.{slot}.{i}.{part}"
+        zero = hlo.scalar(0, self.i32)
+        rows = hlo.transpose(new, [1, 0, 2])
+        self.cache[name] = hlo.dynamic_update_slice(
+            self.cache[name], rows, [zero, self.places[slot], zero]
+        )
+        keys, _, d = hlo.shape_of(self.cache[name])
+        return hlo.slice_(self.cache[name], [0, 0, 0], [keys, self.phase.context, d])
+
+    def _head(self, x: Value, weights: layers.Weights) -> Value:
+        x = layers.norm(x, weights, "norm", self.spec.norm)
+        name = "embed" if self.spec.tied else "head"
+        return layers.capped(layers.product(x, weights, name), self.spec.logit_cap)
+
+
+def _row(x: Value, row: int) -> Value:
+    """One row of x, [1, ...]."""
+    _, *rest = hlo.shape_of(x)
+    return hlo.slice_(x, [row, *[0] * len(rest)], [row + 1, *rest])
+
+
+def _stacked(build: Callable[[int], Value], count: int) -> Value:
+    """`build(0)`, `build(1)`, ... along a new first dimension."""
+    made = [build(row) for row in range(count)]
+    shape = [1, *hlo.shape_of(made[0])]
+    return hlo.concatenate([hlo.reshape(x, shape) for x in made], 0)

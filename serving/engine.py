@@ -1,0 +1,150 @@
+"""The engine: ticks in, sampled tokens out (see `interface`).
+
+It is the same for one device and for a mesh of them; what computes its calls differs.
+"""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from pcp.bundle import Bundle
+from pcp.runtime.program.executor import Program
+from pcp.serving import weights
+from pcp.serving.cached_model import CachedModel, Shapes
+from pcp.serving.frames import Order
+from pcp.serving.interface import Sampled, Tick
+from pcp.serving.planning import Planned, Slots
+from pcp.serving.sampling import NOT_FINITE, sample
+
+
+class Executor(Protocol):
+    """What carries out orders: the model on one device, or spread over ranks."""
+
+    shapes: Shapes
+
+    def carry_out(self, order: Order) -> list[np.ndarray | None]:
+        """The logits of each call, [rows, V], where they are wanted."""
+        ...
+
+    def recover(self) -> None:
+        """Be ready again after `EngineLost`."""
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Mesh, ranks, epoch, bytes."""
+        ...
+
+
+class SlotEngine:
+    """An engine of `slots` over an executor with as many caches."""
+
+    def __init__(self, executor: Executor, slots: int, name: str) -> None:
+        shapes = executor.shapes
+        self._executor = executor
+        self._slots = Slots(shapes, slots)
+        self._broken: set[int] = set()
+        self.slots, self.context = slots, shapes.context
+        self.vocabulary, self.model = shapes.vocabulary, name
+        self.chunk = max(f.rows for f in shapes.prefill)
+
+    def tick(self, tick: Tick) -> list[Sampled]:
+        """See `Engine.tick`."""
+        planned = self._slots.plan(tick)
+        fresh = {chunk.slot for chunk in tick.chunks if not chunk.start}
+        cleared = tuple(sorted(self._broken & fresh))
+        order = Order(cleared, tuple(each.call for each in planned))
+        logits = self._executor.carry_out(order)
+        self._broken -= set(cleared)
+        return [
+            sampled
+            for each, rows in zip(planned, logits, strict=True)
+            if rows is not None
+            for sampled in self._sampled(each, rows)
+        ]
+
+    def _sampled(self, planned: Planned, logits: np.ndarray) -> list[Sampled]:
+        found = []
+        for wanted in planned.wanted:
+            history = self._slots.slots[wanted.slot].history()
+            given = (logits[wanted.row], wanted.sampling, history, wanted.slot)
+            found.append(sample(*given, wanted.mask))
+        self._broken |= {s.slot for s in found if s.token == NOT_FINITE}
+        return found
+
+    def recover(self) -> None:
+        """See `Engine.recover`."""
+        self._slots.empty()
+        self._executor.recover()
+        self._broken.clear()
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        self._executor.close()
+
+    def describe(self) -> dict[str, Any]:
+        """See `Engine.describe`."""
+        own = {"model": self.model, "slots": self.slots, "context": self.context}
+        return own | self._executor.describe()
+
+
+class OneDevice:
+    """The executor of a program that one device of this process runs."""
+
+    def __init__(
+        self, bundle: Bundle, folder: str | Path, slots: int, device: str
+    ) -> None:
+        self.shapes = Shapes.of(bundle.manifest)
+        function = bundle.manifest.function(self.shapes.prefill[0].name)
+        wanted = weights.parameters(function.inputs)
+        values = dict(weights.read(weights.mapped(folder), wanted, folder))
+        self.model = CachedModel(Program.load(bundle, device), values, slots)
+        self._device = device
+
+    def carry_out(self, order: Order) -> list[np.ndarray | None]:
+        """See `Executor.carry_out`."""
+        for slot in order.cleared:
+            self.model.clear(slot)
+        return [
+            logits if call.wanted else None
+            for call in order.calls
+            for logits in (self.model.run(call),)
+        ]
+
+    def recover(self) -> None:
+        """Empty the caches."""
+        for slot in range(self.model.slots):
+            self.model.clear(slot)
+
+    def close(self) -> None:
+        """Release the device's memory."""
+        self.model.close()
+
+    def describe(self) -> dict[str, Any]:
+        """See `Executor.describe`."""
+        return {
+            "mesh": {},
+            "ranks": [{"rank": 0, "device": self._device, "alive": True}],
+            "epoch": 0,
+            "weight_bytes": self.model.weight_bytes,
+            "cache_bytes": self.model.cache_bytes,
+        }
+
+
+def load(
+    bundle: Bundle | str | Path,
+    folder: str | Path,
+    *,
+    slots: int = 4,
+    device: str = "local-task",
+    name: str = "",
+) -> SlotEngine:
+    """The engine of a bundle on one device, with the weights of a model's folder."""
+    if not isinstance(bundle, Bundle):
+        bundle = Bundle.read(bundle)
+    executor = OneDevice(bundle, folder, slots, device)
+    return SlotEngine(executor, slots, name or Path(folder).resolve().name)

@@ -1,0 +1,93 @@
+"""Control frames: what rank 0 tells the others of a tick, as 32-bit integers.
+
+    length, operations; of each: kind, its numbers
+    CLEAR  slot
+    CALL   1 for prefill, rows, context, wanted, slots, tokens, places
+    STOP
+
+A tick fits into the first frame of `FIRST` numbers, or goes on in a second one that
+has the rest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pcp.errors import ProtocolError
+from pcp.serving.cached_model import Call, Function
+
+FIRST = 512
+STOP, CLEAR, CALL = range(3)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the members of a mesh do next, all of them alike."""
+
+    cleared: tuple[int, ...] = ()
+    calls: tuple[Call, ...] = ()
+    stop: bool = False
+
+
+def encode(order: Order) -> np.ndarray:
+    """The numbers of an order, at least `FIRST` of them."""
+    operations = [[CLEAR, slot] for slot in order.cleared]
+    operations += [_of_call(call) for call in order.calls]
+    operations += [[STOP]] if order.stop else []
+    numbers = [n for operation in operations for n in operation]
+    found = np.zeros(max(FIRST, len(numbers) + 2), np.int32)
+    found[:2] = len(numbers) + 2, len(operations)
+    found[2 : len(numbers) + 2] = numbers
+    return found
+
+
+def _of_call(call: Call) -> list[int]:
+    function = call.function
+    head = [CALL, int(function.kind == "prefill"), function.rows, function.context]
+    return [*head, int(call.wanted), *call.slots, *call.tokens, *call.places]
+
+
+def decode(numbers: np.ndarray) -> Order:
+    """The order that `encode` wrote; `ProtocolError` for other numbers."""
+    reader = _Reader(numbers[: int(numbers[0])].tolist())
+    _, operations = reader.take(2)
+    cleared, calls, stop = [], [], False
+    for _ in range(operations):
+        (kind,) = reader.take(1)
+        if kind == CLEAR:
+            cleared += reader.take(1)
+        elif kind == CALL:
+            calls.append(_call(reader))
+        elif kind == STOP:
+            stop = True
+        else:
+            raise ProtocolError(f"a control frame with an operation {kind}")
+    if reader.left:
+        raise ProtocolError(f"a control frame with {reader.left} numbers too many")
+    return Order(tuple(cleared), tuple(calls), stop)
+
+
+def _call(reader: "_Reader") -> Call:
+    prefill, rows, context, wanted = reader.take(4)
+    function = Function("prefill" if prefill else "decode", rows, context)
+    slots, places = (1, 2) if prefill else (rows, rows)
+    of, tokens, at = (tuple(reader.take(n)) for n in (slots, rows, places))
+    return Call(function, of, tokens, at, bool(wanted))
+
+
+class _Reader:
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._numbers, self._at = numbers, 0
+
+    @property
+    def left(self) -> int:
+        """How many were not taken."""
+        return len(self._numbers) - self._at
+
+    def take(self, count: int) -> Sequence[int]:
+        """The next numbers."""
+        if count < 0 or count > self.left:
+            raise ProtocolError("a control frame that ends too early")
+        self._at += count
+        return self._numbers[self._at - count : self._at]

@@ -1,0 +1,78 @@
+"""Who may ask: keys of clients, of which only hashes are kept.
+
+A line of the file is a name and the SHA-256 of a key, in hexadecimal:
+
+    alice 2bd806c97f0e00af1a1fc3328fa763a9269723c8db8fac4f93af71db186d6e90
+
+`new` makes keys of 256 random bits, so one hash is enough: nobody guesses those. The
+name is what requests are counted under, for fairness.
+"""
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from pcp.errors import ConfigError
+
+_LINE = re.compile(r"(?P<name>[\w.@-]+)\s+(?P<digest>[0-9a-f]{64})")
+_PREFIX = "pcp-"
+
+
+class ApiKeys:
+    """The keys of a server; without any, everybody is `anybody`."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = dict(names)
+
+    @classmethod
+    def read(cls, path: Path | None) -> "ApiKeys":
+        """The keys of a file; ConfigError for a line that is none, or no key at all."""
+        if path is None:
+            return cls({})
+        try:
+            lines = path.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--api-key-file {path}: {error}") from error
+        names = {}
+        for number, line in enumerate(lines, 1):
+            line = line.partition("#")[0].strip()
+            found = _LINE.fullmatch(line)
+            if line and found is None:
+                raise ConfigError(
+                    f"{path}, line {number}: expected NAME and the SHA-256 of a key in "
+                    "hexadecimal (pcp serve --new-key NAME makes both)"
+                )
+            if found:
+                names[found["digest"]] = found["name"]
+        if not names:
+            raise ConfigError(f"{path} has no key: nobody could ask")
+        return cls(names)
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def name(self, header: str) -> str | None:
+        """Who sends an `Authorization` header; None for nobody known."""
+        if not self._names:
+            return "anybody"
+        kind, _, key = header.partition(" ")
+        if kind.lower() != "bearer":
+            return None
+        return self._names.get(_digest(key.strip()))
+
+
+def new(path: Path, name: str) -> str:
+    """A new key, its hash added to a file that only its owner reads."""
+    if not re.fullmatch(r"[\w.@-]+", name):
+        raise ConfigError(f"a name has letters, digits and .@_-, not {name!r}")
+    key = _PREFIX + secrets.token_urlsafe(32)
+    path.touch(mode=0o600)
+    with path.open("a") as file:
+        file.write(f"{name} {_digest(key)}\n")
+    return key
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()

@@ -1,0 +1,165 @@
+"""One member of a mesh that serves: its part of the program, weights and caches.
+
+Rank 0 is in the engine's process (`spread`); the others run `follow`: they wait for an
+order, carry it out, and begin again. When a member is lost all others leave the world
+and meet where rank 0 listens, in the next one; they keep their program and weights.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from pcp.bundle import Bundle
+from pcp.errors import RuntimeFault, StateMismatch
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.program.executor import Program
+from pcp.runtime.program.mesh_groups import MeshGroups
+from pcp.serving import shards, weights
+from pcp.serving.cached_model import CachedModel, Shapes
+from pcp.serving.frames import FIRST, Order, decode, encode
+
+PATIENCE = 60.0
+"""Seconds in which the members of a world meet."""
+IDLE = 365 * 86400.0
+"""Seconds that a member waits for an order; a lost rank 0 is noticed without."""
+_PAUSE = 0.2
+
+Log = Callable[[str], None]
+
+
+class Member:
+    """The part of rank `rank`; `join` makes it a member of a world."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        folder: str | Path,
+        rank: int,
+        *,
+        slots: int,
+        device: str = "local-task",
+    ) -> None:
+        manifest = bundle.manifest
+        self.shapes = Shapes.of(manifest)
+        self.mesh = manifest.partition_mesh()
+        self.rank, self.bundle = rank, bundle
+        whole = manifest.function(self.shapes.prefill[0].name)
+        wanted = weights.parameters(whole.inputs)
+        part = shards.Part(self.mesh, rank)
+        files = shards.files(folder, part)
+        values = dict(shards.read(files, wanted, folder, part))
+        said = f"{bundle.digest}\0{slots}\0".encode() + files.fingerprint
+        self._fingerprint = np.frombuffer(weights.digest(said), np.uint8)
+        named = self.mesh.devices[rank]
+        program = Program.load(bundle, device, member=named)
+        self.model = CachedModel(program, values, slots)
+        self._whole_logits = whole.results[0].layout.is_replicated
+        self.world: Communicator | None = None
+        self._groups: MeshGroups | None = None
+
+    def join(self, world: Communicator) -> None:
+        """Be a member of a world, with empty slots.
+
+        `StateMismatch` where another member serves something else.
+        """
+        self.world = world
+        theirs = world.all_gather(self._fingerprint[None])
+        if other := [r for r, f in enumerate(theirs) if (f != theirs[0]).any()]:
+            raise StateMismatch(
+                f"rank {other[0]} has another bundle, other weights or another number "
+                "of slots than rank 0: give all ranks the same"
+            )
+        self._groups = MeshGroups.of(world, self.bundle.manifest)
+        self.model.program.communicator = self._groups
+        for slot in range(self.model.slots):
+            self.model.clear(slot)
+
+    def leave(self) -> None:
+        """Leave the world, at once."""
+        self.model.program.communicator = None
+        if self._groups is not None:
+            self._groups.close(timeout=0)
+        if self.world is not None:
+            self.world.close(timeout=0)
+        self.world = self._groups = None
+
+    def cause(self, fault: RuntimeFault) -> RuntimeFault:
+        """What made the world fail, where it says so."""
+        return fault if self._groups is None else self._groups.cause(fault)
+
+    def tell(self, order: Order) -> None:
+        """Send an order to all others (rank 0)."""
+        assert self.world is not None, "a member of a world"
+        numbers = encode(order)
+        self.world.broadcast(np.array(numbers[:FIRST]))
+        if len(numbers) > FIRST:
+            self.world.broadcast(np.array(numbers[FIRST:]))
+
+    def hear(self) -> Order:
+        """Wait for the next order of rank 0."""
+        assert self.world is not None, "a member of a world"
+        first = np.zeros(FIRST, np.int32)
+        self.world.broadcast(first, timeout=IDLE)
+        if first[0] > FIRST:
+            rest = np.zeros(int(first[0]) - FIRST, np.int32)
+            first = np.concatenate([first, self.world.broadcast(rest)])
+        return decode(first)
+
+    def carry_out(self, order: Order) -> list[np.ndarray | None]:
+        """What each call gives, [rows, V], where it is wanted; at rank 0 alone."""
+        for slot in order.cleared:
+            self.model.clear(slot)
+        found: list[np.ndarray | None] = []
+        for call in order.calls:
+            logits = self.model.run(call)
+            found.append(self._whole(logits) if call.wanted else None)
+        return found
+
+    def _whole(self, logits: np.ndarray) -> np.ndarray | None:
+        """The logits of all parts of the vocabulary, at rank 0."""
+        if self._whole_logits:
+            return logits
+        assert self.world is not None, "a member of a world"
+        joined = self.world.gather(np.ascontiguousarray(logits.T), root=0)
+        return None if joined is None else joined.T
+
+    def close(self) -> None:
+        """Leave, and release the device's memory."""
+        self.leave()
+        self.model.close()
+
+
+def follow(
+    member: Member, address: str, log: Log, *, patience: float = PATIENCE
+) -> None:
+    """Serve as a rank beside rank 0, which listens at `address`, until that says stop.
+
+    A world that fails is left, and the next one joined. Raises what the last attempt
+    raised, if for `patience` seconds there is none.
+    """
+    until = time.monotonic() + patience
+    while True:
+        try:
+            world = Communicator.connect(
+                address,
+                rank=member.rank,
+                world_size=member.mesh.size,
+                timeout=max(1.0, until - time.monotonic()),
+            )
+            member.join(world)
+            log(f"rank {member.rank} of {member.mesh.size} serves")
+            while not (order := member.hear()).stop:
+                member.carry_out(order)
+            return
+        except StateMismatch:
+            raise
+        except RuntimeFault as fault:
+            if member.world is not None:
+                until = time.monotonic() + patience
+            elif time.monotonic() > until:
+                raise
+            log(f"rank {member.rank}: {member.cause(fault)}; joining again")
+            member.leave()
+            time.sleep(_PAUSE)

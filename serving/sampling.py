@@ -1,0 +1,196 @@
+"""The next token of a request from its logits, in numpy.
+
+The order is vLLM's: mask, bias, penalties; then greedy, or temperature, min-p, top-k,
+top-p and a draw. Sizes: logits [V] in f32.
+
+The draw is Gumbel's: the largest of logit + noise, where the noise of token v follows
+from the request's seed, the position and v alone (Threefry-2x32-20, Salmon et al.,
+2011). So it can be taken by parts of the vocabulary, and anywhere, with the same
+result.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pcp.errors import UsageError
+from pcp.serving.interface import Sampled, Sampling
+
+Logits = np.ndarray
+NOT_FINITE = -1
+"""In place of a token, where the model's numbers are no numbers."""
+
+
+@dataclass(frozen=True)
+class History:
+    """The tokens of a request so far; the first `prompt` of them it came with."""
+
+    tokens: Sequence[int]
+    prompt: int
+
+    @property
+    def generated(self) -> Sequence[int]:
+        """Those that were sampled."""
+        return self.tokens[self.prompt :]
+
+
+def check(sampling: Sampling, vocabulary: int) -> None:
+    """`UsageError` for values outside their definition."""
+    ranges = {
+        "temperature": sampling.temperature >= 0,
+        "top_k": sampling.top_k >= 0,
+        "top_p": 0 < sampling.top_p <= 1,
+        "min_p": 0 <= sampling.min_p <= 1,
+        "repetition_penalty": sampling.repetition_penalty > 0,
+        "seed": 0 <= sampling.seed < 1 << 64,
+        "top_logprobs": 0 <= sampling.top_logprobs <= vocabulary,
+    }
+    for name, right in ranges.items():
+        if not right:
+            raise UsageError(f"{name}={getattr(sampling, name)} is out of its range")
+    for token in sampling.logit_bias:
+        if not 0 <= token < vocabulary:
+            raise UsageError(f"logit_bias: there is no token {token}")
+
+
+def sample(
+    logits: Logits,
+    sampling: Sampling,
+    history: History,
+    slot: int,
+    mask: bytes | None = None,
+) -> Sampled:
+    """The token behind the history, with its log-probability."""
+    if not np.isfinite(logits).all():
+        return Sampled(slot, NOT_FINITE, float("nan"))
+    token = chosen(shaped(logits, sampling, history, mask), sampling, history)
+    logprobs = log_softmax(logits)
+    top = most_probable(logprobs, sampling.top_logprobs)
+    return Sampled(
+        slot, token, float(logprobs[token]), tuple((t, float(logprobs[t])) for t in top)
+    )
+
+
+def shaped(
+    logits: Logits, sampling: Sampling, history: History, mask: bytes | None
+) -> Logits:
+    """Logits with what is asked of tokens: mask, bias, penalties."""
+    found = logits.astype(np.float32)
+    if mask is not None:
+        found[~allowed(mask, len(found))] = -np.inf
+    for token, bias in sampling.logit_bias.items():
+        found[token] += np.float32(bias)
+    if sampling.repetition_penalty != 1:
+        seen = np.unique(np.asarray(history.tokens, np.int64))
+        factor = np.float32(sampling.repetition_penalty)
+        old = found[seen]
+        found[seen] = np.where(old > 0, old / factor, old * factor)
+    if sampling.frequency_penalty or sampling.presence_penalty:
+        made = np.asarray(history.generated, np.int64)
+        seen, counts = np.unique(made, return_counts=True)
+        often = np.float32(sampling.frequency_penalty) * counts.astype(np.float32)
+        found[seen] -= often + np.float32(sampling.presence_penalty)
+    return found
+
+
+def allowed(mask: bytes, vocabulary: int) -> np.ndarray:
+    """Which tokens a mask allows, [V] of bool; `UsageError` if it allows none."""
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+    if len(bits) < vocabulary:
+        raise UsageError(
+            f"a mask of {len(mask)} bytes for a vocabulary of {vocabulary} tokens"
+        )
+    found = bits[:vocabulary].astype(bool)
+    if not found.any():
+        raise UsageError("the mask allows no token")
+    return found
+
+
+def chosen(logits: Logits, sampling: Sampling, history: History) -> int:
+    """The most probable token, or one drawn from those that the cuts leave."""
+    if sampling.temperature == 0:
+        return int(np.argmax(logits))
+    logits = logits / np.float32(sampling.temperature)
+    left = kept(logits, sampling)
+    position = len(history.tokens)
+    noise = gumbel(sampling.seed, position, left)
+    return int(left[np.argmax(logits[left] + noise)])
+
+
+def kept(logits: Logits, sampling: Sampling) -> np.ndarray:
+    """The tokens that min-p, top-k and top-p leave, ascending.
+
+    min-p: at least that share of the largest probability. top-k: as probable as the
+    k-th, so that equals of it stay. top-p: the fewest most probable ones whose sum is
+    at least p; of equals those with a smaller number.
+    """
+    left = np.flatnonzero(logits > -np.inf)
+    values = logits[left]
+    if sampling.min_p:
+        share = np.exp(values - values.max())
+        left, values = _where(share >= np.float32(sampling.min_p), left, values)
+    if 0 < sampling.top_k < len(left):
+        least = np.partition(values, -sampling.top_k)[-sampling.top_k]
+        left, values = _where(values >= least, left, values)
+    if sampling.top_p < 1:
+        order = np.argsort(-values, kind="stable")
+        share = np.exp(values[order] - values[order[0]])
+        share /= share.sum()
+        before = np.cumsum(share) - share
+        count = max(1, int(np.count_nonzero(before < np.float32(sampling.top_p))))
+        left = np.sort(left[order[:count]])
+    return left
+
+
+def _where(taken: np.ndarray, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    return tuple(array[taken] for array in arrays)
+
+
+def log_softmax(logits: Logits) -> Logits:
+    """Logarithms of the probabilities."""
+    shifted = logits - logits.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def most_probable(logprobs: Logits, count: int) -> list[int]:
+    """The most probable tokens, the first one first; of equals the smaller number."""
+    if not count:
+        return []
+    least = np.partition(logprobs, -count)[-count]
+    found = np.flatnonzero(logprobs >= least)
+    return [int(t) for t in found[np.argsort(-logprobs[found], kind="stable")][:count]]
+
+
+# --- noise ---
+
+
+def gumbel(seed: int, position: int, tokens: np.ndarray) -> np.ndarray:
+    """-log(-log u) for each token, u one of 2^24 equally likely numbers in (0, 1)."""
+    words = (np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32))
+    places = np.full(len(tokens), position, np.uint32)
+    bits, _ = threefry(words, (places, tokens.astype(np.uint32)))
+    uniform = (
+        (bits >> np.uint32(8)).astype(np.float32) + np.float32(0.5)
+    ) * np.float32(2.0**-24)
+    return -np.log(-np.log(uniform))
+
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def threefry(
+    key: tuple[np.uint32, np.uint32], counter: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Threefry-2x32-20 of arrays of counters."""
+    with np.errstate(over="ignore"):
+        words = (*key, key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
+        a, b = counter[0] + words[0], counter[1] + words[1]
+        for block in range(5):
+            for turn in _ROTATIONS[block % 2]:
+                a = a + b
+                b = (b << np.uint32(turn)) | (b >> np.uint32(32 - turn))
+                b = b ^ a
+            a = a + words[(block + 1) % 3]
+            b = b + words[(block + 2) % 3] + np.uint32(block + 1)
+    return a, b

@@ -1,0 +1,216 @@
+"""The executor of a program that is spread over ranks, each a process of its own.
+
+Rank 0 is here: it tells the others what to do, computes its own part and has the
+logits. A rank that is lost fails the order on all of them; `recover` starts it again,
+and all meet in a new world, whose number is the epoch. Ranks that live keep their
+program and their weights.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from pcp.bundle import Bundle
+from pcp.errors import PeerLost, RuntimeFault, StateMismatch
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.group.rendezvous import Rendezvous
+from pcp.serving.engine import SlotEngine
+from pcp.serving.frames import Order
+from pcp.serving.interface import EngineLost
+from pcp.serving.member import PATIENCE, Log, Member
+
+_STOP_SECONDS = 5.0
+_LOOK_SECONDS = 0.1
+
+
+class Process(Protocol):
+    """A rank's process; `subprocess.Popen` is one."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """The exit code, once it has ended."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once it has ended; raises after `timeout` seconds."""
+        ...
+
+
+Spawn = Callable[[int, str], Process]
+"""Starts the process of a rank, which is to meet the others at an address."""
+
+
+class Spread:
+    """Rank 0 and what it knows of the others.
+
+    `spawn` starts them; without it they come by themselves, to `address`. `closed` is
+    called when none will be started any more.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        folder: str | Path,
+        *,
+        slots: int,
+        device: str = "local-task",
+        spawn: Spawn | None = None,
+        address: str = "127.0.0.1:0",
+        patience: float = PATIENCE,
+        log: Log = lambda _: None,
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._spawn, self._patience, self._log = spawn, patience, log
+        self._closed = closed
+        self._address, self._device = address, device
+        self.epoch, self._lost = 0, set[int]()
+        self._processes: dict[int, Process] = {}
+        try:
+            self.member = Member(bundle, folder, 0, slots=slots, device=device)
+        except BaseException:
+            closed()
+            raise
+        self.shapes = self.member.shapes
+        try:
+            self._meet()
+        except BaseException:
+            self.close()
+            raise
+
+    # --- worlds ---
+
+    def _meet(self) -> None:
+        """Start the ranks that do not run, and meet all of them."""
+        host = Rendezvous.listen(self._address)
+        self._address = host.address
+        size = self.member.mesh.size
+        for rank in range(1, size):
+            self._revive(rank)
+        self._lost = set()
+        met = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(host, met), daemon=True)
+        watch.start()
+        try:
+            world = Communicator.connect(
+                host, rank=0, world_size=size, timeout=self._patience
+            )
+        finally:
+            met.set()
+            watch.join()
+        self.member.join(world)
+        self.epoch += 1
+        self._log(f"epoch {self.epoch}: {size} ranks serve, at {self._address}")
+
+    def _watch(self, host: Rendezvous, met: threading.Event) -> None:
+        """Nobody waits for a rank that has ended."""
+        while not met.wait(_LOOK_SECONDS):
+            if any(p.poll() is not None for p in list(self._processes.values())):
+                host.give_up(0)
+                return
+
+    def _revive(self, rank: int) -> None:
+        if self._spawn is None:
+            return
+        running = self._processes.get(rank)
+        if running is not None and rank not in self._lost and running.poll() is None:
+            return
+        self._end(rank)
+        self._processes[rank] = self._spawn(rank, self._address)
+
+    def _end(self, rank: int) -> None:
+        if (running := self._processes.pop(rank, None)) is not None:
+            running.kill()
+            running.wait()
+
+    def carry_out(self, order: Order) -> list[np.ndarray | None]:
+        """See `Executor.carry_out`; `EngineLost` when a rank was lost."""
+        if self.member.world is None:
+            raise EngineLost("a rank was lost; recover() first")
+        try:
+            self.member.tell(order)
+            return self.member.carry_out(order)
+        except RuntimeFault as fault:
+            cause = self.member.cause(fault)
+            if isinstance(cause, PeerLost) and cause.peer:
+                self._lost.add(cause.peer)
+            self.member.leave()
+            raise EngineLost(f"{cause}; all slots are lost") from fault
+
+    def recover(self) -> None:
+        """Form the next world; `EngineLost` if that fails twice."""
+        self.member.leave()
+        for last in (False, True):
+            try:
+                self._meet()
+                return
+            except StateMismatch:
+                raise
+            except RuntimeFault as fault:
+                self.member.leave()
+                self._lost.update(self._processes)  # all begin anew
+                self._log(f"the ranks did not meet: {fault}")
+                if last:
+                    raise EngineLost(f"the ranks do not meet: {fault}") from fault
+
+    def close(self) -> None:
+        """Stop the ranks and release everything."""
+        try:
+            if self.member.world is not None:
+                self.member.tell(Order(stop=True))
+                self._wait(_STOP_SECONDS)
+        except RuntimeFault as fault:
+            self._log(f"while stopping: {fault}")
+        for rank in list(self._processes):
+            self._end(rank)
+        self.member.close()
+        self._closed()
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if all(p.poll() is not None for p in self._processes.values()):
+                return
+            time.sleep(0.01)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Executor.describe`."""
+        joined, size = self.member.world is not None, self.member.mesh.size
+        ranks = [{"rank": 0, "device": self._device, "alive": True}]
+        for rank in range(1, size):
+            process = self._processes.get(rank)
+            runs = joined if process is None else process.poll() is None
+            ranks.append({"rank": rank, "alive": runs})
+            if process is not None:
+                ranks[-1]["pid"] = process.pid
+        return {
+            "mesh": dict(self.member.mesh.axes),
+            "address": self._address,
+            "ranks": ranks,
+            "epoch": self.epoch,
+            "weight_bytes": self.member.model.weight_bytes,
+            "cache_bytes": self.member.model.cache_bytes,
+        }
+
+
+def load(
+    bundle: Bundle | str | Path,
+    folder: str | Path,
+    *,
+    slots: int = 4,
+    name: str = "",
+    **options: Any,
+) -> SlotEngine:
+    """The engine of a bundle that is spread over ranks; `options` are `Spread`'s."""
+    if not isinstance(bundle, Bundle):
+        bundle = Bundle.read(bundle)
+    executor = Spread(bundle, folder, slots=slots, **options)
+    return SlotEngine(executor, slots, name or Path(folder).resolve().name)

@@ -1,0 +1,152 @@
+"""Weights of a model's folder as the arguments of a program, one after the other.
+
+A program's parameter is a tensor of the files by its name, or rows of one,
+`qkv_proj.weight[0:64]`; it may have the dimensions in parts, [heads, d, width] for
+[heads · d, width]. Files are mapped, so that a rank reads its own part alone, and what
+is narrower than f32 becomes f32 on the way.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pcp.errors import ConfigError, nearest
+from pcp.manifest import TensorSpec
+from pcp.mesh import Mesh
+from pcp.runtime.memory.dtypes import numpy_dtype
+from pcp.training.storage import safetensors_io
+from pcp.training.storage.safetensors_io import INDEX
+
+SINGLE = "model.safetensors"
+MOST_NAMED = 8
+_LOOKED_AT = 256
+"""Elements at each end of a tensor."""
+_ROWS = re.compile(r"(.+)\[(\d+):(\d+)\]")
+
+
+def parameters(inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """The arguments of a function that weights are for."""
+    return [spec for spec in inputs if spec.role in ("frozen", "param")]
+
+
+def mapped(folder: str | Path) -> dict[str, np.ndarray]:
+    """The tensors of a folder, in the memory of its files, which there must be."""
+    folder = Path(folder)
+    for name in (SINGLE, SINGLE + INDEX):
+        if (folder / name).exists():
+            return safetensors_io.mapped(folder / name)
+    raise ConfigError(
+        f"{folder}: has neither {SINGLE} nor {SINGLE}{INDEX}; save the model with "
+        "save_pretrained(folder), which writes this format"
+    )
+
+
+def digest(content: bytes) -> bytes:
+    """SHA-256."""
+    return hashlib.sha256(content).digest()
+
+
+def fingerprint(files: Mapping[str, np.ndarray]) -> bytes:
+    """SHA-256 of names, types, shapes and the ends of all tensors.
+
+    Ranks compare it: that they have files of one model, and of one state of it.
+    """
+    found = hashlib.sha256()
+    for name in sorted(files):
+        array = files[name]
+        flat = array.reshape(-1)
+        found.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode())
+        for end in (flat[:_LOOKED_AT], flat[-_LOOKED_AT:]):
+            found.update(np.ascontiguousarray(end).view(np.uint8).data)
+    return found.digest()
+
+
+def read(
+    files: Mapping[str, np.ndarray],
+    wanted: Sequence[TensorSpec],
+    source: str | Path,
+    mesh: Mesh | None = None,
+    place: Mapping[str, int] | None = None,
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Name and value of each parameter, of which `wanted` has the whole's shapes.
+
+    With a mesh only the part of the member at `place`. All of them are checked before
+    the first is read: `ConfigError` names what is missing, or has another shape.
+    """
+    types = {spec.name: numpy_dtype(spec.dtype) for spec in wanted}
+    for name, view in views(files, wanted, source, mesh, place).items():
+        yield name, np.ascontiguousarray(view).astype(types[name])
+
+
+def views(
+    files: Mapping[str, np.ndarray],
+    wanted: Sequence[TensorSpec],
+    source: str | Path,
+    mesh: Mesh | None = None,
+    place: Mapping[str, int] | None = None,
+) -> dict[str, np.ndarray]:
+    """The parameters where they lie in the files, in the types that they have there."""
+    _check_there(files, wanted, source)
+    found = {spec.name: _view(files, spec, source) for spec in wanted}
+    if mesh is not None:
+        for spec in wanted:
+            part = spec.layout.slices(spec.shape, mesh, dict(place or {}))
+            found[spec.name] = found[spec.name][part]
+    return found
+
+
+def _check_there(
+    files: Mapping[str, np.ndarray], wanted: Sequence[TensorSpec], source: str | Path
+) -> None:
+    missing = sorted(
+        {t for spec in wanted if (t := _stored(files, spec)[0]) not in files}
+    )
+    if missing:
+        named, more = ", ".join(missing[:MOST_NAMED]), len(missing) - MOST_NAMED
+        rest = f" and {more} more" if more > 0 else ""
+        raise ConfigError(
+            f"{source}: the files have no {named}{rest}.{nearest(missing[0], files)}"
+        )
+
+
+def _stored(files: Mapping[str, np.ndarray], spec: TensorSpec) -> tuple[str, slice]:
+    """The tensor of the files, and which rows of it.
+
+    Files of parts have the rows of a fused tensor under the name of the parameter.
+    """
+    found = _ROWS.fullmatch(spec.name)
+    if found is None or spec.name in files:
+        return spec.name, slice(None)
+    return found[1], slice(int(found[2]), int(found[3]))
+
+
+def _view(
+    files: Mapping[str, np.ndarray], spec: TensorSpec, source: str | Path
+) -> np.ndarray:
+    name, rows = _stored(files, spec)
+    view = files[name][rows]
+    if not flattens(spec.shape, view.shape):
+        raise ConfigError(
+            f"{source}: {spec.name} is {list(view.shape)} in the files, and "
+            f"{list(spec.shape)} by config.json"
+        )
+    return view.reshape(spec.shape)
+
+
+def flattens(shape: Sequence[int], flat: Sequence[int]) -> bool:
+    """Whether `flat` is `shape` with neighbouring dimensions as one.
+
+    >>> flattens((2, 4, 8, 64), (64, 64)), flattens((2, 4), (4, 2))
+    (True, False)
+    """
+    rest = list(shape)
+    for size in flat:
+        taken = 0
+        while rest and taken < size:
+            taken = (taken or 1) * rest.pop(0)
+        if taken != size:
+            return False
+    return all(n == 1 for n in rest)

@@ -1,0 +1,1 @@
+"""A model in closed form, and drawn schedules of requests to it."""

@@ -1,0 +1,42 @@
+"""Control frames: what goes in comes out, and what was not written is refused."""
+
+import numpy as np
+import pytest
+
+from pcp.errors import ProtocolError
+from pcp.serving.cached_model import Call, Function
+from pcp.serving.frames import FIRST, Order, decode, encode
+
+DECODE = Call(Function("decode", 2, 64), (3, 1), (7, 9), (0, 63), wanted=False)
+PREFILL = Call(Function("prefill", 4, 64), (2,), (1, 2, 3, 0), (60, 3))
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        Order(),
+        Order(stop=True),
+        Order((4, 0), (PREFILL, DECODE)),
+        Order(calls=(PREFILL, DECODE) * 40),
+    ],
+)
+def test_orders_come_back(order: Order) -> None:
+    numbers = encode(order)
+    assert len(numbers) >= FIRST
+    assert decode(numbers) == order
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [
+        (1, 9, "ends too early"),
+        (1, 1, "numbers too many"),
+        (2, 7, "an operation 7"),
+        (0, 5, "ends too early"),
+    ],
+)
+def test_a_damaged_frame_is_refused(at: int, value: int, message: str) -> None:
+    numbers = np.array(encode(Order(calls=(PREFILL, DECODE))))
+    numbers[at] = value
+    with pytest.raises(ProtocolError, match=message):
+        decode(numbers)

@@ -1,0 +1,123 @@
+"""Sampling: cuts and penalties as defined, draws of the right frequency."""
+
+import numpy as np
+import pytest
+
+from pcp.errors import UsageError
+from pcp.serving.interface import Sampling
+from pcp.serving.sampling import (
+    History,
+    chosen,
+    gumbel,
+    kept,
+    log_softmax,
+    sample,
+    shaped,
+    threefry,
+)
+
+NONE = History((), 0)
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(0, 2, 50).astype(np.float32)
+
+
+def _probabilities(logits: np.ndarray) -> np.ndarray:
+    return np.exp(log_softmax(logits).astype(np.float64))
+
+
+def test_threefry_has_the_published_values() -> None:
+    """Known answers of Random123, threefry2x32 with 20 rounds."""
+    ones = 0xFFFFFFFF
+    cases = [
+        ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+        ((ones, ones), (ones, ones), (0x1CB996FC, 0xBB002BE7)),
+        ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+    ]
+    for key, counter, wanted in cases:
+        words = (np.uint32(key[0]), np.uint32(key[1]))
+        a, b = threefry(
+            words, (np.array(counter[:1], np.uint32), np.array(counter[1:], np.uint32))
+        )
+        assert (int(a[0]), int(b[0])) == wanted
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=1.0),
+        Sampling(temperature=0.7, top_k=5),
+        Sampling(temperature=1.3, top_p=0.8),
+        Sampling(temperature=1.0, min_p=0.1),
+    ],
+)
+def test_draws_have_the_frequencies_of_the_definition(sampling: Sampling) -> None:
+    """4,000 positions against the probabilities, by chi squared."""
+    scaled = LOGITS / sampling.temperature
+    left = kept(scaled, sampling)
+    wanted = _probabilities(scaled[left])
+    draws = [chosen(LOGITS, sampling, History(range(n), 0)) for n in range(4_000)]
+    counts = np.array([draws.count(t) for t in left])
+    assert counts.sum() == len(draws), "a token was drawn that the cuts take out"
+    expected = wanted * len(draws)
+    large = expected > 5
+    chi = ((counts - expected) ** 2 / expected)[large].sum()
+    assert chi < large.sum() + 4 * np.sqrt(2 * large.sum())
+
+
+def test_a_draw_follows_from_seed_and_position_alone() -> None:
+    sampling = Sampling(temperature=1.0, seed=12)
+    history = History([1] * 9, 0)
+    same = [chosen(LOGITS, sampling, History([t] * 9, 4)) for t in range(20)]
+    assert same == [chosen(LOGITS, sampling, history)] * 20
+    tokens = np.arange(50)
+    noise = {
+        (s, p): tuple(gumbel(s, p, tokens)) for s in (0, 1, 1 << 32) for p in (0, 1)
+    }
+    assert len(set(noise.values())) == 6
+    part = gumbel(7, 3, tokens[20:30])
+    np.testing.assert_array_equal(part, gumbel(7, 3, tokens)[20:30])
+
+
+def test_cuts_are_as_defined() -> None:
+    logits = np.log(np.array([0.1, 0.4, 0.1, 0.25, 0.15], np.float32))
+    assert kept(logits, Sampling(top_k=2)).tolist() == [1, 3]
+    assert kept(logits, Sampling(top_k=4)).tolist() == [0, 1, 2, 3, 4]  # an equal
+    assert kept(logits, Sampling(top_p=0.5)).tolist() == [1, 3]
+    assert kept(logits, Sampling(top_p=0.39)).tolist() == [1]
+    assert kept(logits, Sampling(top_p=0.85)).tolist() == [0, 1, 3, 4]
+    assert kept(logits, Sampling(min_p=0.5)).tolist() == [1, 3]
+    assert kept(logits, Sampling(top_k=9)).tolist() == [0, 1, 2, 3, 4]
+    both = Sampling(top_k=2, top_p=0.62)  # 0.4 of 0.65 is less than 0.62
+    assert kept(logits, both).tolist() == [1, 3]
+
+
+def test_penalties_are_those_of_openai_and_ctrl() -> None:
+    logits = np.array([2.0, -2.0, 1.0, 3.0], np.float32)
+    history = History([0, 1, 1, 2, 1], prompt=2)  # 1 twice and 2 once are generated
+    found = shaped(
+        logits, Sampling(frequency_penalty=0.5, presence_penalty=0.25), history, None
+    )
+    np.testing.assert_allclose(found, [2, -2 - 1.25, 1 - 0.75, 3])
+    found = shaped(logits, Sampling(repetition_penalty=2.0), history, None)
+    np.testing.assert_allclose(found, [1, -4, 0.5, 3])
+    found = shaped(logits, Sampling(logit_bias={3: -100.0}), NONE, None)
+    assert sample(logits, Sampling(logit_bias={3: -100.0}), NONE, 0).token == 0
+    np.testing.assert_allclose(found, [2, -2, 1, -97])
+
+
+def test_masks() -> None:
+    with pytest.raises(UsageError, match="allows no token"):
+        shaped(LOGITS, Sampling(), NONE, bytes(7))
+    with pytest.raises(UsageError, match="6 bytes for a vocabulary of 50"):
+        shaped(LOGITS, Sampling(), NONE, b"\xff" * 6)
+
+
+def test_logprobs_are_the_models_own() -> None:
+    sampling = Sampling(logit_bias={5: 50.0}, top_logprobs=3)
+    found = sample(LOGITS, sampling, NONE, 4)
+    logprobs = np.log(_probabilities(LOGITS))
+    assert found.slot == 4
+    assert found.token == 5
+    assert found.logprob == pytest.approx(logprobs[5], abs=1e-5)
+    order = np.argsort(-LOGITS)[:3]
+    assert [t for t, _ in found.top] == order.tolist()

@@ -1,0 +1,254 @@
+"""A model over ranks: the tokens of one device, also after a rank was killed."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pcp.bundle import Bundle
+from pcp.errors import ConfigError, RuntimeFault, StateMismatch, UsageError
+from pcp.serving.interface import EngineLost, Sampling, Tick
+from pcp.tools.serving import serve_rank, shard
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from helpers.models.decoders import (  # noqa: E402  they import both
+    GREEDY,
+    VOCABULARY,
+    Request,
+    advance,
+    compiled,
+    run,
+    saved,
+)
+
+from pcp.serving.engine import SlotEngine  # noqa: E402
+from pcp.serving.engine import load as engine_of  # noqa: E402
+from pcp.serving.spread import Spread  # noqa: E402
+from pcp.tools.serving.decoder_engine import (  # noqa: E402
+    phases,
+    spread_engine,
+    start_rank,
+)
+
+SLOTS, PHASES = 3, ("prefill:16", "decode:1,2")
+SEEDED = Sampling(temperature=1.0, top_k=40, seed=99)
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of tiny models, as tests ask for them."""
+    return {"": tmp_path_factory.mktemp("models")}
+
+
+def _folder(folders: dict[str, Path], name: str) -> Path:
+    if name not in folders:
+        folders[name] = folders[""] / name
+        saved(name, folders[name], "bfloat16")
+    return folders[name]
+
+
+@contextmanager
+def _spread(bundle: Bundle, folder: Path) -> Iterator[SlotEngine]:
+    engine = spread_engine(bundle, folder, slots=SLOTS)
+    try:
+        yield engine
+    finally:
+        engine.close()
+        assert not any(r["alive"] for r in engine.describe()["ranks"][1:])
+
+
+def _requests() -> list[Request]:
+    prompts = [
+        np.random.default_rng(n).integers(0, VOCABULARY, 5 + 9 * n).tolist()
+        for n in range(SLOTS)
+    ]
+    sampling = (GREEDY, SEEDED, GREEDY)
+    return [
+        Request(n, prompts[n], 24, n, sampling[n], chunk=(16, 7, 1)[n])
+        for n in range(SLOTS)
+    ]
+
+
+def _ticks(engine: SlotEngine, requests: list[Request]) -> None:
+    """A few: a rank that was killed is noticed in the first or the second."""
+    for _ in range(5):
+        advance(engine, requests)
+
+
+def _alone(folder: Path) -> list[list[int]]:
+    """The tokens of one device, each request by itself."""
+    bundle = compiled(folder, PHASES)
+    engine = engine_of(bundle, folder, slots=SLOTS, device="local-sync")
+    found = [run(engine, request)[0] for request in _requests()]
+    engine.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        ("llama", 2),
+        pytest.param("phi", 3, marks=SLOW),  # four heads for three
+        pytest.param("llama-tied", 4, marks=SLOW),  # one key, replicated
+        pytest.param("gemma3", 2, marks=SLOW),
+        pytest.param("phi3", 2, marks=SLOW),  # fused weights
+    ],
+)
+def test_ranks_make_the_tokens_of_one_device(
+    name: str, ranks: int, folders: dict[str, Path]
+) -> None:
+    """Side by side; and again when a rank was killed in the middle."""
+    folder = _folder(folders, name)
+    wanted = _alone(folder)
+    with _spread(compiled(folder, PHASES, ranks), folder) as engine:
+        assert run(engine, *_requests()) == wanted
+        requests = _requests()
+        for _ in range(12):
+            advance(engine, requests)
+        victim = engine.describe()["ranks"][-1]
+        os.kill(victim["pid"], signal.SIGKILL)
+        with pytest.raises(EngineLost, match=f"rank {victim['rank']} is lost"):
+            _ticks(engine, requests)
+        with pytest.raises(EngineLost, match="recover"):
+            engine.tick(Tick())
+        engine.recover()
+        assert engine.describe()["epoch"] == 2
+        for request in requests:  # the tokens so far are the truth
+            request.computed = 0
+        assert run(engine, *requests) == wanted
+
+
+def test_a_rank_that_was_lost_between_ticks_is_started_again(
+    folders: dict[str, Path],
+) -> None:
+    folder = _folder(folders, "llama")
+    with _spread(compiled(folder, PHASES, 2), folder) as engine:
+        first = engine.describe()["ranks"][1]["pid"]
+        os.kill(first, signal.SIGKILL)
+        (request, *_) = _requests()
+        with pytest.raises(EngineLost):
+            _ticks(engine, [request])
+        engine.recover()
+        assert engine.describe()["ranks"][1]["pid"] != first
+        request.computed = 0
+        assert len(run(engine, request)[0]) == 24
+
+
+# --- parts of the weights ---
+
+
+def test_parts_of_the_weights_serve_as_the_whole(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = _folder(folders, "llama"), tmp_path / "shards"
+    assert shard.main([str(folder), "--mesh", "tp=2", "-o", str(out)]) == 0
+    assert capsys.readouterr().out.count("29 tensors") == 2
+    assert (out / "config.json").exists()
+    assert not list(out.glob("*.safetensors"))
+    sizes = [f.stat().st_size for f in sorted(out.glob("rank_*/*"))]
+    whole = (folder / "model.safetensors").stat().st_size
+    assert max(sizes) < 0.6 * whole
+    with _spread(compiled(folder, PHASES, 2), out) as engine:
+        assert run(engine, *_requests()) == _alone(folder)
+
+
+def test_parts_of_another_mesh_are_refused(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = _folder(folders, "llama-tied")
+    assert shard.main([str(folder), "--mesh", "tp=4", "-o", str(tmp_path)]) == 0
+    bundle = compiled(_folder(folders, "llama"), PHASES, 2)
+    with pytest.raises(ConfigError, match=r"mesh tp=4, and the program is for tp=2"):
+        Spread(bundle, tmp_path, slots=SLOTS)
+    (tmp_path / "shards.json").write_text("{}")
+    with pytest.raises(ConfigError, match="no list of shards"):
+        Spread(bundle, tmp_path, slots=SLOTS)
+
+
+def test_ranks_with_other_weights_are_refused(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """The same model, of another state."""
+    folder = _folder(folders, "llama")
+    assert shard.main([str(folder), "--mesh", "tp=2", "-o", str(tmp_path)]) == 0
+    said = json.loads((tmp_path / "shards.json").read_text())
+    said["fingerprint"] = 64 * "0"
+    (tmp_path / "shards.json").write_text(json.dumps(said))
+    bundle = compiled(folder, PHASES, 2)
+    file = bundle.write(tmp_path / "model.pcp")
+    start = partial(start_rank, [str(file), str(folder)], SLOTS, "local-sync")
+    with pytest.raises(StateMismatch, match="rank 1 has another bundle, other weights"):
+        Spread(bundle, tmp_path, slots=SLOTS, spawn=start, device="local-sync")
+
+
+def test_a_rank_that_cannot_begin_is_told_at_once(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = _folder(folders, "llama")
+    start = partial(start_rank, ["no.pcp", str(folder)], SLOTS, "local-sync")
+    with pytest.raises(RuntimeFault, match="rank 1 did not come"):
+        Spread(compiled(folder, PHASES, 2), folder, slots=SLOTS, spawn=start)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "message"),
+    [
+        ("tp=3", "the model has 2 keys and 2 queries for each; at most 2"),
+        ("dp=2", "weights are cut along tp"),
+    ],
+)
+def test_a_mesh_that_cannot_be_is_refused(
+    mesh: str,
+    message: str,
+    folders: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = _folder(folders, "llama")
+    assert shard.main([str(folder), "--mesh", mesh, "-o", str(tmp_path)]) != 0
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_with_files_is_not_written_to(
+    folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = _folder(folders, "llama")
+    assert shard.main([str(folder), "--mesh", "tp=2", "-o", str(folder)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+# --- commands ---
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_does_not_exist_is_refused(
+    rank: int,
+    folders: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = _folder(folders, "llama")
+    file = compiled(folder, PHASES, 2).write(tmp_path / "m.pcp")
+    asked = ["--rank", str(rank), "--connect", "127.0.0.1:1"]
+    assert serve_rank.main([str(file), str(folder), *asked]) == 2
+    assert "rank 0 is the server, and these are 1 to 1" in capsys.readouterr().err
+
+
+def test_phases_follow_from_slots_and_context() -> None:
+    assert phases(4, 256) == ["prefill:32,128", "decode:1,2,4"]
+    assert phases(5, [64, 512]) == ["prefill:32", "decode:1,2,4"]
+    assert phases(1, 16) == ["prefill:16", "decode:1"]
+
+
+def test_more_ranks_than_heads_are_refused(folders: dict[str, Path]) -> None:
+    with pytest.raises(UsageError, match="at most 2 members can share them"):
+        compiled(_folder(folders, "llama"), PHASES, 5)

@@ -1,0 +1,197 @@
+"""`pcp serve`, `pcp chat` and `pcp bench serve`, as a user calls them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from helpers.present import present
+from helpers.serving.model_folder import write
+from helpers.serving.small_llama import greedy, save
+
+pytest.importorskip("starlette", reason="the extra serve is not installed")
+pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+pytest.importorskip("tokenizers", reason="the extra serve is not installed")
+
+from helpers.serving.live import Live, Paced, live
+
+from pcp.errors import RuntimeFault
+from pcp.serving.client import Client
+from pcp.serving.gateway.api_keys import ApiKeys
+from pcp.serving.tokens.tokenizer import Tokenizer
+from pcp.tools.cli import main
+from pcp.tools.serving.bench_serve import percentiles
+
+SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory) -> Iterator[Live]:
+    folder = write(tmp_path_factory.mktemp("model"))
+    with live(folder, lambda: Paced(4, 400, 32, vocabulary=320)) as server:
+        yield server
+
+
+# A real model, in a process of its own.
+
+
+def ready(client: Client, process: subprocess.Popen) -> None:
+    """Wait for the server to be ready."""
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        assert process.poll() is None, "the server ended"
+        try:
+            if client.get("/ready") == {"status": "ready"}:
+                return
+        except RuntimeFault:
+            time.sleep(0.05)
+    raise TimeoutError("the server did not get ready")
+
+
+@pytest.mark.parametrize(
+    "mesh", [[], pytest.param(["--mesh", "tp=2"], marks=pytest.mark.slow)]
+)
+def test_a_folder_is_served_and_says_what_its_numbers_say(tmp_path, mesh) -> None:
+    made = save(tmp_path)
+    wanted = greedy(made, [5, 6, 7, 8], 24)
+    command = [sys.executable, "-m", "pcp.tools.cli", "serve", str(tmp_path)]
+    command += ["--port", "0", "--slots", "1", "--context", "64", *mesh]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            client = Client(address(process))
+            ready(client, process)
+            asked = {"prompt": [5, 6, 7, 8], "max_tokens": 24, "temperature": 0}
+            asked |= {"ignore_eos": True, "skip_special_tokens": False}
+            reply = client.post("/v1/completions", asked)
+            text = Tokenizer.of(tmp_path).decode(wanted, special=True)
+            assert reply["choices"][0]["text"] == text
+            chunks = client.stream("/v1/completions", asked)
+            assert "".join(c["choices"][0]["text"] for c in chunks) == text
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(SECONDS)
+    assert process.returncode == 130
+
+
+def address(process: subprocess.Popen) -> str:
+    """Where the server says that it is."""
+    for line in present(process.stdout):
+        if line.startswith("serving at "):
+            return line.split()[2]
+    raise AssertionError("the server did not say where it is")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["no-such-folder"], "is no folder of a model"),
+        (["{empty}"], "tokenizer.json is not there"),
+        (["{model}", "--host", "0.0.0.0"], "--api-key-file"),
+        (["{model}", "--tls-cert", "x"], "go together"),
+        (["{model}", "--new-key", "me"], "needs --api-key-file"),
+        (["{model}", "--api-key-file", "{empty}/no"], "No such file"),
+        (["{model}", "--slots", "0"], "at least one"),
+        (["{model}", "--ranks", "0"], "at least one"),
+        (["{model}", "--mesh", "pp=2"], "tp=N"),
+        (["{model}", "--mesh", "tp=2,workers=2"], "tp=N"),
+        (["{model}", "--mesh", "tp=2", "--ranks", "3"], "tp=N"),
+        (["{model}", "--bundle", "{empty}/no"], "no such file"),
+    ],
+)
+def test_what_cannot_be_served_is_said(argv, message, tmp_path, capsys) -> None:
+    (tmp_path / "empty").mkdir()
+    names = {"empty": tmp_path / "empty", "model": write(tmp_path / "model")}
+    assert main(["serve", *(word.format(**names) for word in argv)]) in (1, 2)
+    assert message in capsys.readouterr().err
+
+
+def test_keys_are_made_and_shown_once(tmp_path, capsys) -> None:
+    file = tmp_path / "keys"
+    argv = ["serve", str(tmp_path), "--api-key-file", str(file), "--new-key", "me"]
+    assert main(argv) == 0
+    key = capsys.readouterr().out.strip()
+    assert ApiKeys.read(file).name(f"Bearer {key}") == "me"
+
+
+# Chat and bench.
+
+
+def test_a_message_is_answered(served, capsys) -> None:
+    argv = ["chat", served.url, "--message", "hi", "--max-tokens", "8", "--seed", "1"]
+    assert main(argv) == 0
+    once = capsys.readouterr().out
+    assert main(argv) == 0
+    assert capsys.readouterr().out == once != "\n"
+
+
+def test_a_conversation(served, capsys, monkeypatch) -> None:
+    said = iter(["hello", "", "and then?", "clear", "anew", "quit"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(said))
+    prompts: list[int] = []
+    chat = served.gateway.asking.chat_prompt
+
+    async def counted(messages, **more):
+        prompts.append(len(messages))
+        return await chat(messages, **more)
+
+    monkeypatch.setattr(served.gateway.asking, "chat_prompt", counted)
+    argv = ["chat", served.url, "--max-tokens", "4", "--system", "Be brief."]
+    assert main(argv) == 0
+    assert prompts == [2, 4, 2]
+    assert "serves test-model" in capsys.readouterr().out
+
+
+def test_a_server_that_is_not_there(capsys) -> None:
+    assert main(["chat", "http://127.0.0.1:9", "--message", "hi"]) == 1
+    assert "does not answer" in capsys.readouterr().err
+    assert main(["chat", "ftp://x", "--message", "hi"]) == 1
+    assert "no address" in capsys.readouterr().err
+
+
+def test_a_key_is_sent(tmp_path, capsys, monkeypatch) -> None:
+    folder, file = write(tmp_path / "model"), tmp_path / "keys"
+    argv = ["serve", str(folder), "--api-key-file", str(file), "--new-key", "me"]
+    assert main(argv) == 0
+    key = capsys.readouterr().out
+    (tmp_path / "key").write_text(key)
+    keys = ApiKeys.read(file)
+    with live(folder, lambda: Paced(vocabulary=320, context=200), keys=keys) as server:
+        argv = ["chat", server.url, "--message", "hi", "--max-tokens", "2"]
+        assert main(argv) == 1
+        assert "invalid_api_key" in capsys.readouterr().err
+        assert main([*argv, "--key-file", str(tmp_path / "key")]) == 0
+        monkeypatch.setitem(os.environ, "PCP_API_KEY", key.strip())
+        assert main(argv) == 0
+
+
+def test_a_sweep_counts_every_token(served, tmp_path, capsys) -> None:
+    file = tmp_path / "rows.json"
+    argv = ["bench", "serve", served.url, "--concurrency", "1", "3", "--requests", "5"]
+    argv += ["--input", "20", "--output", "7", "--prefix", "10", "--json", str(file)]
+    assert main(argv) == 0
+    written = json.loads(file.read_text())
+    assert [row["concurrency"] for row in written["rows"]] == [1, 3]
+    for row in written["rows"]:
+        assert (row["answered"], row["failed"]) == (5, 0)
+        tokens = row["tokens_per_second"] * row["seconds"]
+        assert tokens == pytest.approx(35)
+        assert 0 < row["first_ms"]["p50"] <= row["first_ms"]["p99"]
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_failures_of_a_sweep_are_counted(served, tmp_path, capsys) -> None:
+    file = tmp_path / "rows.json"
+    argv = ["bench", "serve", served.url, "--concurrency", "1", "--input", "500"]
+    assert main([*argv, "--warmup", "0", "--json", str(file)]) == 1
+    (row,) = json.loads(file.read_text())["rows"]
+    assert (row["answered"], row["failed"]) == (0, 4)
+    assert "context_length_exceeded" in row["failure"]
+
+
+def test_percentiles() -> None:
+    found = percentiles([x / 1000 for x in range(101)])
+    assert found == pytest.approx({"p50": 50, "p90": 90, "p99": 99})

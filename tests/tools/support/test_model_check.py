@@ -1,0 +1,35 @@
+"""A model that would end its reader ends a child, and is an error of ours."""
+
+import pytest
+from helpers.models.bigram_stablehlo import MODEL
+
+from pcp.errors import ConfigError
+from pcp.tools.support import model_check
+from pcp.tools.support.model_check import check_model, depth
+
+NESTED = {
+    "types": "func.func @main(%a: {}f32{}) {{ return }}".format(
+        "tuple<" * 100_000, ">" * 100_000
+    ),
+    "attributes": "module attributes {a = " + "[" * 100_000 + "]" * 100_000 + "} {}",
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_nested_text_ends_no_process_but_a_childs(tmp_path, kind) -> None:
+    path = tmp_path / "model.mlir"
+    path.write_text(NESTED[kind])
+    with pytest.raises(ConfigError, match="ends with its process"):
+        check_model(path)
+
+
+def test_a_model_is_parsed_at_once(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(model_check, "subprocess", None)
+    path = tmp_path / "model.mlir"
+    path.write_text(MODEL)
+    check_model(path)
+
+
+def test_brackets_in_strings_and_arrows_do_not_count() -> None:
+    assert depth(b'"((((" (a) -> b < c >') == 1
+    assert depth(b"f([{<>}])") == 4

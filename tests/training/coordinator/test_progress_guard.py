@@ -1,0 +1,76 @@
+"""Members that live and do not get on: they go, and it is said where they are."""
+
+from helpers.worlds.training_runs import experiment, start_shepherd
+
+from pcp.training.coordinator.guards import progress_guard
+from pcp.training.coordinator.guards.progress_guard import Pace
+from pcp.training.process.supervisor import HUNG
+from pcp.training.storage.ledger import check
+from pcp.training.wire.messages import Whereabouts
+from pcp.training.worker.whereabouts import Call
+
+
+def at(steps: int, call: Call = "step", since: float = 1.0) -> Whereabouts:
+    """Where a worker's thread is."""
+    return Whereabouts(call=call, steps=steps, since=since)
+
+
+def test_a_step_is_made_within_ten_times_the_usual_or_ten_seconds() -> None:
+    for usual, limit in ((0.1, 10.0), (3.0, 30.0)):
+        pace = Pace()
+        pace.heard(at(0), 0.0)
+        pace.made(4, 4 * usual)
+        pace.works(0.0)
+        assert pace.stalled(limit) is None
+        assert "it is in 'step'" in (pace.stalled(limit + 0.1) or "")
+        pace.heard(at(1), limit)
+        assert pace.stalled(limit + 0.1) is None, "it has made one"
+
+
+def test_who_waits_for_others_or_has_nothing_to_do_does_not_stall() -> None:
+    calls: tuple[Call, ...] = ("exchange", "forming")
+    for call in calls:
+        pace = Pace()
+        pace.made(1, 0.1)
+        pace.works(0.0)
+        for now in range(100):
+            pace.heard(at(0, call), now)
+        assert pace.stalled(101.0) is None
+    pace = Pace()
+    pace.heard(at(0), 0.0)
+    pace.made(1, 0.1)
+    pace.rests()
+    assert pace.stalled(1e6) is None
+    pace.works(1e6)
+    assert pace.stalled(1e6 + 9) is None
+
+
+def test_a_first_step_may_be_long_in_coming() -> None:
+    pace = Pace()
+    pace.heard(at(0), 0.0)
+    pace.works(0.0)
+    assert pace.stalled(500.0) is None
+    assert pace.stalled(601.0) is not None
+
+
+def test_a_worker_whose_thread_hangs_is_let_go_and_ends(
+    tmp_path, processes, monkeypatch
+) -> None:
+    """Its heartbeats go on: it is known by its steps."""
+    monkeypatch.setattr(progress_guard, "LEAST_SECONDS", 1.0)
+    exp = experiment(tmp_path, outer_loop_steps=12)
+    shepherd, watcher, thread = start_shepherd(exp, workers=3)
+    crew = [
+        processes.start("helpers.models.bigram_numpy", name, shepherd.port, 0.03, *how)
+        for name, how in (("a", ()), ("b", ("hangs",)), ("c", ()))
+    ]
+    outcome = thread.finish(60)
+    assert outcome.rounds == 12
+    assert [record.workers for record in watcher.rounds][-1] == 2
+    check(shepherd.folder.ledger)
+    (line,) = [line for line in watcher.lines if "no inner step for" in line]
+    assert "left" in line
+    assert "it is in 'step'" in line
+    assert crew[1].wait(20) == HUNG
+    assert "in step" in crew[1].text, "where its threads are"
+    assert "HangingTrainer" in crew[1].text or "bigram_numpy.py" in crew[1].text

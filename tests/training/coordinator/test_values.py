@@ -1,0 +1,424 @@
+"""Wrong values of members: they never count, and whose they are is said."""
+
+import math
+from typing import Any
+
+import pytest
+from helpers.models.bigram_numpy import BLOCK
+from helpers.present import present
+from helpers.simulation.run_schedules import experiment, program
+
+from pcp.training.coordinator.effects import Append, Effect, Log, Refuse, Send, Write
+from pcp.training.coordinator.events import (
+    Compiled,
+    Event,
+    Gathered,
+    NotSaved,
+    Received,
+    Tick,
+)
+from pcp.training.coordinator.guards.conduct import Conduct
+from pcp.training.coordinator.run_state import RunState
+from pcp.training.coordinator.training_run import TrainingRun
+from pcp.training.data.lease_pool import size
+from pcp.training.storage.ledger_state import LedgerReplay
+from pcp.training.wire.messages import (
+    VERSION,
+    Commit,
+    Computed,
+    GroupFailed,
+    Heartbeat,
+    Hello,
+    Message,
+    Order,
+    Prepared,
+    Ready,
+    RoundStart,
+)
+
+NAN = math.nan
+
+
+class Peer:
+    """A worker's connection, and what it was told."""
+
+    here = "127.0.0.1"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.told: list[Message] = []
+        self.refused: str | None = None
+
+    @property
+    def order(self) -> RoundStart:
+        """The newest order."""
+        return next(m for m in reversed(self.told) if isinstance(m, RoundStart))
+
+
+class World:
+    """A run with these workers, which do what a test says; time stands at will."""
+
+    def __init__(self, *names: str, policy: str = "together", **keys: Any) -> None:
+        keys = {"outer_loop_steps": 500, "checkpoint_every": 10**6, **keys}
+        state = RunState(
+            experiment().model_copy(update=keys),
+            LedgerReplay(),
+            name="run",
+            folder="run",
+            serves="127.0.0.1:1",
+            wanted=len(names),
+        )
+        self.run, self.now = TrainingRun(state), 0.0
+        self.peers = {name: Peer(name) for name in names}
+        self.lines: list[str] = []
+        self.ledger: list[dict[str, Any]] = []
+        self.effects: list[Effect] = []
+        self._program = program(policy)
+        for peer in self.peers.values():
+            self.connect(peer)
+
+    def connect(self, peer: Peer) -> None:
+        """A worker comes, and takes the first state."""
+        hello = Hello(
+            version=VERSION,
+            worker=peer.name,
+            target="cpu",
+            backend="cpu",
+            device="d",
+            address=f"{peer.name}:1",
+        )
+        self.step(Received(peer, hello))
+        self.step(Compiled(peer, self._program))
+        if any(m.kind == "restore" for m in peer.told):
+            self.says(peer.name, Ready(round=0, digest="0" * 64))
+
+    def step(self, event: Event) -> None:
+        """As the shell does."""
+        for effect in self.run.step(event, self.now):
+            self.effects.append(effect)
+            match effect:
+                case Send(connection=Peer() as peer, message=message):
+                    peer.told.append(message)
+                case Refuse(connection=Peer() as peer, reason=reason):
+                    peer.refused = reason
+                case Log(text=text):
+                    self.lines.append(text)
+                case Append(kind=kind, fields=fields):
+                    self.ledger.append({"kind": kind, **fields})
+
+    def says(self, name: str, message: Message) -> None:
+        """A worker says this."""
+        self.step(Received(self.peers[name], message))
+
+    def tick(self, seconds: float = 0.1) -> None:
+        """Time passes; all that are connected live."""
+        self.now += seconds
+        for peer in self.peers.values():
+            self.step(Received(peer, Heartbeat()))
+        self.step(Tick())
+
+    @property
+    def members(self) -> list[str]:
+        """Of the round under way."""
+        rounds = self.run.rounds
+        return [] if rounds is None or not rounds.attempt else rounds.attempt.members
+
+    @property
+    def committed(self) -> int:
+        """The last round that counts."""
+        return self.run.state.committed
+
+    def computes(
+        self, name: str, loss: float = 1.0, moved: float = 1.0, **said
+    ) -> None:
+        """Inner steps are made."""
+        order = self.peers[name].order
+        values = {"round": order.round, "epoch": order.epoch, "loss": loss}
+        self.says(name, Computed(**values, moved=moved, **said))
+
+    def prepares(self, name: str, digest: str = "a", **said: Any) -> None:
+        """The exchange is made."""
+        order = self.peers[name].order
+        values = {
+            "round": order.round,
+            "epoch": order.epoch,
+            "digest": digest * 64,
+            "loss": 1.0,
+            "loss_first": 1.0,
+            "steps": order.steps,
+            "tokens": size(order.lease) * BLOCK,
+            "bytes_sent": 0,
+            "bytes_received": 0,
+            "compute_seconds": 1.0,
+            "exchange_seconds": 0.0,
+            "moved": 1.0,
+        }
+        self.says(name, Prepared(**values | said))
+
+    def makes(self, *wrong: str) -> None:
+        """A round as it should be; those that are wrong prepare another state."""
+        self.tick()
+        members = list(self.members)
+        for name in members:
+            self.computes(name)
+        for name in members:
+            self.prepares(name, "b" if name in wrong else "a")
+        for peer in self.peers.values():
+            last = peer.told[-1]
+            if isinstance(last, Commit) and last.source is not None:
+                ready = Ready(round=last.round, digest=last.digest)
+                self.says(peer.name, ready)
+
+    def said(self, part: str) -> bool:
+        """Whether a line has this in it."""
+        return any(part in line for line in self.lines)
+
+
+@pytest.mark.parametrize(
+    "computed",
+    [{"loss": NAN}, {"loss": math.inf}, {"moved": NAN}, {"loss": NAN, "moved": NAN}],
+)
+def test_a_member_with_values_that_are_not_finite_is_left_out_by_name(computed) -> None:
+    world = World("a", "b", "c")
+    world.tick()
+    for name in "ab":
+        world.computes(name)
+    world.computes("c", **computed)
+    assert world.members == ["a", "b"]
+    assert world.said("worker 2 (c) is left out of round 1")
+    for name in "ab":
+        world.prepares(name)
+    assert world.committed == 1
+    assert "c" not in world.ledger[-1]["consumed"]
+    world.tick()
+    assert sorted(world.members) == ["a", "b", "c"], "the next round has it again"
+
+
+def test_a_change_far_from_what_is_usual_is_left_out() -> None:
+    world = World("a", "b", "c", norm_limit=20.0)
+    for _ in range(3):
+        world.makes()
+    world.tick()
+    world.computes("a", moved=19.0)
+    world.computes("b", moved=21.0)
+    world.computes("c")
+    assert world.members == ["a", "c"]
+    assert world.said("more than 20 times the usual")
+    other = World("a", "b", norm_limit=None)
+    for _ in range(5):
+        other.makes()
+    other.tick()
+    other.computes("a", moved=1e30)
+    assert other.members == ["a", "b"]
+
+
+def test_a_run_in_which_all_losses_are_nan_pauses_with_a_word() -> None:
+    world = World("a", "b")
+    world.makes()
+    for _ in range(2):  # once more, for it may have been a flipped bit
+        world.tick()
+        for name in "ab":
+            world.computes(name, loss=NAN, nonfinite_step=2)
+    world.tick()
+    assert world.members == []
+    assert world.committed == 1
+    assert world.run.state.progress.paused
+    assert world.said("the run is paused")
+    assert "loss is nan at step 2" in world.run.status()["paused_because"]
+    order = Order(key="k", action="resume")
+    present(world.run.loop).operator_control.take(Peer("op"), order)
+    world.makes()
+    assert world.committed == 2
+    assert world.run.status()["paused_because"] is None
+
+
+def test_where_members_meet_inside_a_round_the_first_fault_is_whose_it_is() -> None:
+    world = World("a", "b", "c", policy="every step")
+    world.tick()
+    world.computes("a", loss=NAN, nonfinite_step=2)
+    world.computes("b", loss=NAN, nonfinite_step=1)
+    assert world.members == ["a", "b", "c"], "who is to blame is not known yet"
+    world.computes("c", loss=NAN, nonfinite_step=2)
+    assert world.members == ["a", "c"]
+
+
+def test_who_hides_what_spoils_the_result_is_found_by_leaving_it_out() -> None:
+    """It says that its own part is finite; the state that all make is not."""
+    world = World("a", "b", "c")
+    world.makes()
+    world.tick()
+    for _ in range(4):
+        liar = "b" in world.members
+        for name in list(world.members):
+            world.computes(name)
+        for name in list(world.members):
+            spoiled = ["parameter/table"] if liar else []
+            world.prepares(
+                name, "f" if liar else "a", spoiled=spoiled, moved=NAN if liar else 1.0
+            )
+        if world.committed == 2:
+            break
+    assert world.committed == 2
+    assert sorted(world.ledger[-1]["consumed"]) == ["a", "c"]
+    assert world.said("worker 1 (b) is left out of round 2: the result")
+
+
+def test_a_result_that_no_member_explains_pauses_the_run() -> None:
+    world = World("a", "b")
+    world.tick()
+    for _ in range(8):
+        for name in list(world.members):
+            world.computes(name)
+        for name in list(world.members):
+            world.prepares(name, spoiled=["parameter/table"])
+    assert world.committed == 0
+    world.tick()
+    assert world.run.state.progress.paused or world.said("is begun anew")
+
+
+def test_the_state_that_most_prepared_stands_and_the_other_takes_it() -> None:
+    world = World("a", "b", "c")
+    world.makes("b")
+    assert world.committed == 1
+    assert world.run.state.progress.digest == "a" * 64
+    commit = world.peers["b"].told[-1]
+    assert isinstance(commit, Commit)
+    assert commit.source in ("a:1", "c:1")
+    assert world.said("worker 1 (b): it prepared another state of round 1 than most")
+    world.makes()
+    assert world.committed == 2
+    assert sorted(world.ledger[-1]["consumed"]) == ["a", "b", "c"]
+
+
+def test_who_is_wrong_again_soon_is_quarantined_for_good() -> None:
+    world = World("a", "b", "c")
+    world.makes("b")
+    world.makes("b")
+    assert world.peers["b"].refused is not None
+    assert {"kind": "quarantined", "worker": "b"}.items() <= next(
+        line for line in world.ledger if line["kind"] == "quarantined"
+    ).items()
+    world.connect(again := Peer("b"))
+    assert "quarantined" in (again.refused or "")
+    world.makes()
+    assert sorted(world.ledger[-1]["consumed"]) == ["a", "c"]
+
+
+def test_a_flipped_bit_in_every_tenth_round_changes_nothing() -> None:
+    def digests(wrong: int | None) -> list[Any]:
+        world = World("a", "b", "c")
+        for number in range(1, 101):
+            world.makes(*("b" if wrong and number % wrong == 0 else ""))
+        return [line for line in world.ledger if line["kind"] == "commit"]
+
+    assert digests(10) == digests(None)
+
+
+def test_rank_0_is_wrong_where_most_others_dispute_it() -> None:
+    """Their own bits differ, as of different hardware: no digest has a majority."""
+    world = World("a", "b", "c")
+    world.tick()
+    first = world.members[0]
+    for name in world.members:
+        world.computes(name)
+    for name, digest in zip(world.members, "abc", strict=True):
+        world.prepares(name, digest, disputes=name != first)
+    assert first not in world.members
+    assert len(world.members) == 2
+    assert world.said(f"({first}) is left out of round 1: it prepared another state")
+
+
+def test_of_two_members_the_one_that_does_not_repeat_itself_is_wrong() -> None:
+    world = World("a", "b")
+    world.tick()
+    for mine in ("b", "c"):
+        for name in "ab":
+            world.computes(name)
+        world.prepares("a", "a")
+        world.prepares("b", mine)
+    assert world.members == ["a"]
+    assert world.committed == 0
+    world.computes("a")
+    world.prepares("a")
+    assert world.committed == 1
+
+
+def test_two_members_that_stay_apart_pause_the_run() -> None:
+    world = World("a", "b")
+    world.tick()
+    for _ in range(3):
+        for name in "ab":
+            world.computes(name)
+        for name, digest in zip("ab", "ab", strict=True):
+            world.prepares(name, digest)
+    assert world.committed == 0
+    assert world.run.state.progress.paused
+    assert world.said("prepare different states, time after time")
+
+
+@pytest.mark.parametrize("claim", [{"tokens": (1 << 62) - 1}, {"steps": 10**6}])
+def test_what_was_not_granted_is_not_claimed(claim) -> None:
+    world = World("a", "b")
+    world.tick()
+    for name in "ab":
+        world.computes(name)
+    world.prepares("b", **claim)
+    assert world.members == ["a"]
+    assert world.said("worker 1 (b) is left out of round 1: claims")
+    world.prepares("a")
+    assert world.run.state.progress.tokens == size(world.peers["a"].order.lease) * BLOCK
+
+
+def test_a_state_that_is_not_finite_is_not_saved() -> None:
+    world = World("a", checkpoint_every=1)
+    world.makes()
+    bad = ["parameters.table", "worker_0.v"]
+    world.step(Gathered(1, ("a",), bad))
+    assert not any(isinstance(effect, Write) for effect in world.effects)
+    assert world.said("no checkpoint this time: parameters.table of round 1")
+
+
+def test_who_falls_out_with_one_after_the_other_goes_itself() -> None:
+    conduct, group = Conduct(), ["a", "b", "c", "d"]
+    assert conduct.to_go(group, {"a": {"c"}})[0] == "a"
+    assert conduct.to_go(group, {"b": {"c"}})[0] == "c"
+    assert conduct.to_go(group, {"d": {"c"}})[0] == "c"
+    # Whom most accuse goes, and of two that accuse each other not always the same one.
+    assert conduct.to_go(group, {"b": {"a", "d"}, "a": {"b"}})[0] == "b"
+    pair = Conduct()
+    gone = [pair.to_go(["a", "b"], {"a": {"b"}})[0] for _ in range(4)]
+    assert gone == ["a", "b", "a", "b"]
+
+
+def test_an_exchange_that_one_member_alone_fails_costs_nobody_else_for_ever() -> None:
+    world = World("a", "b", "c", "d")
+    world.tick()
+    for _ in range(40):
+        order = world.peers["c"].order
+        lost = 1 if world.members[0] == "c" else 0
+        failed = {"round": order.round, "epoch": order.epoch, "reason": "no answer"}
+        world.says("c", GroupFailed(**failed, lost=lost))
+        world.tick(0.5)
+        if "c" not in world.run.state.roster:
+            break
+        for name in set(world.peers) - {m.name for m in world.run.state.roster}:
+            world.peers[name] = Peer(name)
+            world.connect(world.peers[name])
+            world.tick()
+    assert "c" not in world.run.state.roster
+    assert world.said("it alone cannot reach")
+
+
+def test_who_has_no_state_to_hand_out_does_not_stay() -> None:
+    """A socket without a model, that says the right numbers."""
+    world = World("a", "b", "c")
+    world.makes()
+    for _ in range(2):
+        assert "b" in world.run.state.roster
+        world.step(NotSaved("no answer", "b:1"))
+    assert "b" not in world.run.state.roster
+    assert world.said(
+        "worker 1 left: the state that it says it holds cannot be fetched"
+    )
+    world.makes()
+    assert sorted(world.ledger[-1]["consumed"]) == ["a", "c"]

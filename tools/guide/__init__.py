@@ -1,0 +1,1 @@
+"""The guide's exercises: their answers, what is left out of them, and the checks."""

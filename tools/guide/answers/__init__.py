@@ -1,0 +1,1 @@
+"""The worked answers; `pcp guide start` writes them with holes."""

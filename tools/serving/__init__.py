@@ -1,0 +1,1 @@
+"""Commands that serve a model, and the parts that they share."""

@@ -1,0 +1,53 @@
+"""The bundle to serve of a folder of transformers: its program, compiled."""
+
+import tempfile
+from collections.abc import Sequence
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+from pcp import strict_json
+from pcp.bundle import Bundle
+from pcp.compiler import driver
+from pcp.compiler.options import CompileOptions
+from pcp.frontends.decoders import families, program
+from pcp.frontends.decoders.tensor_parallel import AXIS, layouts
+
+PHASES = ("prefill:32,128", "decode:1,2,4,8")
+CONTEXT = 1024
+
+
+def compile_folder(
+    folder: str | Path,
+    phases: Sequence[str] = PHASES,
+    context: int | Sequence[int] = (),
+    *,
+    ranks: int = 1,
+    targets: Sequence[str] = ("cpu",),
+    **options: Any,
+) -> Bundle:
+    """Prefill and decode functions of a model for these targets, from config.json.
+
+    `context` is how many positions a slot has, or several numbers, which give functions
+    for each; left out, as many as the model has and at most 1024. The model is spread
+    over `ranks` by tensor parallelism. `options` are fields of `CompileOptions`.
+    Decoding gains from IREE's O3, which is the default here.
+    """
+    spec = families.read(folder)
+    contexts = [context] if isinstance(context, int) else list(context)
+    contexts = contexts or [min(CONTEXT, spec.positions)]
+    wanted = program.phases(phases, contexts)
+    options = {"opt_level": "O3", "source": str(folder), **options}
+    options |= {"targets": tuple(targets), "mode": "forward", "entry": wanted[0].name}
+    module = program.build(spec, wanted)
+    if ranks == 1:
+        return driver.compile(module, CompileOptions(**options))
+    cut: dict[str, object] = {}
+    for phase in wanted:
+        cut |= layouts(spec, ranks, phase)
+    with tempfile.TemporaryDirectory(prefix="pcp-sharding-") as scratch:
+        said = {escape(name): axes for name, axes in cut.items()}
+        path = Path(scratch) / "sharding.json"
+        path.write_text(strict_json.dumps({"tensors": said}))
+        spread = {"mesh": f"{AXIS}={ranks}", "sharding": str(path), "inflight": 0}
+        return driver.compile(module, CompileOptions(**options, **spread))

@@ -1,0 +1,75 @@
+"""The engine of a compiled decoder, with its weights, and its ranks started."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pcp.bundle import Bundle
+from pcp.serving import engine, spread
+from pcp.serving.engine import SlotEngine
+from pcp.training.process.child_environment import child_environment
+
+Log = Callable[[str], None]
+CHUNKS = (32, 128)
+
+
+def of_bundle(
+    bundle: Bundle | str | Path,
+    folder: str | Path,
+    *,
+    slots: int = 4,
+    device: str = "",
+    log: Log = lambda _: None,
+) -> SlotEngine:
+    """The engine of a bundle with the weights of a folder, its ranks started.
+
+    `folder` may be one that `pcp shard` made for as many ranks. `device` is each
+    rank's; left out, one process has all cores, and several have one core each.
+    """
+    if not isinstance(bundle, Bundle):
+        bundle = Bundle.read(bundle)
+    if bundle.manifest.programs:
+        return spread_engine(bundle, folder, slots=slots, device=device, log=log)
+    return engine.load(bundle, folder, slots=slots, device=device or "local-task")
+
+
+def phases(slots: int, context: int | Sequence[int] = ()) -> list[str]:
+    """Chunks of two lengths, and decoding of 1, 2, 4, ... slots."""
+    contexts = [context] if isinstance(context, int) else list(context)
+    least = min(contexts, default=max(CHUNKS))
+    chunks = [n for n in CHUNKS if n <= least] or [least]
+    batches = [1 << i for i in range(slots.bit_length()) if 1 << i <= slots]
+    listed = [",".join(map(str, sizes)) for sizes in (chunks, batches)]
+    return [f"prefill:{listed[0]}", f"decode:{listed[1]}"]
+
+
+def spread_engine(
+    bundle: Bundle,
+    folder: str | Path,
+    *,
+    slots: int,
+    device: str = "",
+    log: Log = lambda _: None,
+    **options: Any,
+) -> SlotEngine:
+    """The engine of a bundle over a mesh, whose ranks are processes of this machine."""
+    place = device or "local-sync"
+    scratch = tempfile.TemporaryDirectory(prefix="pcp-serve-")
+    file = bundle.write(Path(scratch.name) / "model.pcp")
+    start = partial(start_rank, [str(file), str(folder)], slots, place)
+    ways = {"spawn": start, "closed": scratch.cleanup, "log": log, **options}
+    return spread.load(bundle, folder, slots=slots, device=place, **ways)
+
+
+def start_rank(
+    what: Sequence[str], slots: int, device: str, rank: int, to: str
+) -> subprocess.Popen[bytes]:
+    """`pcp serve-rank` for a rank."""
+    command = [sys.executable, "-m", "pcp.tools.cli", "serve-rank", *what]
+    command += ["--rank", str(rank), "--connect", to]
+    command += ["--slots", str(slots), "--device", device]
+    return subprocess.Popen(command, env=child_environment())

@@ -1,0 +1,67 @@
+"""`pcp serve-rank`: one rank of a model that is served over several.
+
+`pcp serve DIR --ranks 2` starts its ranks itself. To have them on machines of their
+own, start this on each, with the same bundle and the same weights: the model's folder,
+or the parts that `pcp shard` made of it. Rank 0 is the server.
+
+    pcp serve-rank model.pcp DIR --rank 1 --connect 10.0.0.1:29600
+"""
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+from pcp.bundle import Bundle
+from pcp.errors import UsageError
+from pcp.serving.member import PATIENCE, Member, follow
+from pcp.tools.support import training_job
+from pcp.tools.support.command import Parser, run
+
+PROG = "pcp serve-rank"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `pcp serve-rank`; returns the exit code."""
+    return run(PROG, _main, argv)
+
+
+def parser() -> Parser:
+    """Its flags."""
+    parser = Parser.documented(PROG, __doc__)
+    add = parser.add_argument
+    add("bundle", metavar="BUNDLE.pcp")
+    add("folder", metavar="DIR", help="the model's folder, or one of pcp shard")
+    add("--rank", type=int, required=True, metavar="R", help="1 or more")
+    add("--connect", required=True, metavar="HOST:PORT", help="where rank 0 listens")
+    add("--slots", type=int, default=4, metavar="N", help="as rank 0 has; default 4")
+    add("--device", default="local-task", help="an IREE device; default local-task")
+    help_ = f"seconds without a rank 0 after which it ends; default {PATIENCE:.0f}"
+    add("--patience", type=float, default=PATIENCE, help=help_)
+    return parser
+
+
+def _main(argv: Sequence[str]) -> None:
+    flags = parser().parse_args(argv)
+    bundle = Bundle.read(flags.bundle)
+    size = bundle.manifest.partition_mesh().size
+    if not 0 < flags.rank < size:
+        raise UsageError(
+            f"--rank {flags.rank}: the bundle is for {size} ranks; rank 0 is the "
+            f"server, and these are 1 to {size - 1}"
+        )
+    _serve(bundle, flags)
+
+
+def _serve(bundle: Bundle, flags: Namespace) -> None:
+    member = Member(
+        bundle, flags.folder, flags.rank, slots=flags.slots, device=flags.device
+    )
+    try:
+        log = training_job.stamped(f"serve-rank {flags.rank}", sys.stderr)
+        follow(member, flags.connect, log, patience=flags.patience)
+    finally:
+        member.close()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,71 @@
+"""The flags of a server's engine, and the engine that they ask for."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+from pcp.bundle import Bundle
+from pcp.compiler.mesh_option import parse_mesh
+from pcp.errors import ConfigError, UsageError
+from pcp.serving.interface import Engine
+from pcp.tools.support.cache_folder import cache_folder
+
+Log = Callable[[str], None]
+AXIS = "tp"
+
+
+def add_engine_flags(parser: ArgumentParser) -> None:
+    """What the engine is made of, for a command's parser."""
+    add = parser.add_argument_group("the engine").add_argument
+    add("--mesh", metavar="tp=N", help="N processes share the model; default 1")
+    add("--ranks", type=int, metavar="N", help="the same")
+    add("--slots", type=int, default=4, metavar="N", help="requests at once; default 4")
+    add("--context", type=int, metavar="N", help="positions of a slot")
+    add("--bundle", type=Path, metavar="FILE", help="the compiled functions, if made")
+    help_ = "IREE's, of each rank; default local-task, of several ranks local-sync"
+    add("--device", default="", help=help_)
+    add("--cache", metavar="DIR", help="of compiled modules; default: the user's")
+
+
+def engine_maker(flags: Namespace, log: Log) -> Callable[[], Engine]:
+    """What compiles and loads the engine; wrong flags are told now."""
+    ranks = _ranks(flags)
+    if flags.slots < 1:
+        raise ConfigError("--slots: there is at least one")
+    if flags.bundle is not None and not flags.bundle.is_file():
+        raise ConfigError(f"--bundle {flags.bundle}: there is no such file")
+
+    def make() -> Engine:
+        from pcp.tools.serving import decoder_engine
+
+        bundle = flags.bundle or _compiled(flags, ranks, log)
+        log(f"loading the weights of {flags.folder}")
+        return decoder_engine.of_bundle(
+            bundle, flags.folder, slots=flags.slots, device=flags.device, log=log
+        )
+
+    return make
+
+
+def _compiled(flags: Namespace, ranks: int, log: Log) -> Bundle:
+    from pcp.tools.serving.decoder_bundle import compile_folder
+    from pcp.tools.serving.decoder_engine import phases
+
+    log(f"compiling the model of {flags.folder}")
+    context = flags.context if flags.context is not None else ()
+    wanted, cache = phases(flags.slots, context), cache_folder(flags.cache)
+    return compile_folder(flags.folder, wanted, context, ranks=ranks, cache=cache)
+
+
+def _ranks(flags: Namespace) -> int:
+    """How many `--mesh` or `--ranks` say."""
+    ranks = 1 if flags.ranks is None else flags.ranks
+    if flags.mesh is not None:
+        mesh = parse_mesh(flags.mesh)
+        alone = tuple(mesh.axes) == (AXIS,) and mesh.workers is None
+        if not alone or flags.ranks not in (None, mesh.size):
+            raise UsageError(f"--mesh {flags.mesh}: a server's mesh is {AXIS}=N")
+        ranks = mesh.size
+    if ranks < 1:
+        raise UsageError(f"--ranks {ranks}: there is at least one")
+    return ranks

@@ -1,0 +1,89 @@
+"""`pcp shard`: a model's weights cut for the ranks that will serve it.
+
+DIR is a folder of transformers, with config.json and safetensors. OUT gets a folder for
+each rank with its part of the weights, in the types that they have, and the files of
+the model that are no weights. A rank needs OUT's files and its own folder. Heads, the
+inside of the MLP and the vocabulary are cut; parts may be unequal.
+
+    pcp shard llama/ --mesh tp=2 -o shards/
+"""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from pcp.compiler.mesh_option import parse_mesh
+from pcp.errors import UsageError, counted
+from pcp.frontends.decoders import families
+from pcp.frontends.decoders.tensor_parallel import AXIS, layouts_of_weights
+from pcp.manifest import TensorSpec
+from pcp.mesh import Mesh
+from pcp.serving import shards
+from pcp.tools.support.command import Parser, run
+
+PROG = "pcp shard"
+WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `pcp shard`; returns the exit code."""
+    return run(PROG, _main, argv)
+
+
+def parser() -> Parser:
+    """Its flags."""
+    parser = Parser.documented(PROG, __doc__)
+    add = parser.add_argument
+    add("folder", metavar="DIR", help="the model's folder")
+    add("--mesh", required=True, metavar="tp=N", help="over how many ranks")
+    add(
+        "-o",
+        "--out",
+        required=True,
+        metavar="OUT",
+        help="a folder that is empty",
+    )
+    return parser
+
+
+def _main(argv: Sequence[str]) -> None:
+    flags = parser().parse_args(argv)
+    members = _members(flags.mesh)
+    spec = families.read(flags.folder)
+    cut = layouts_of_weights(spec, members)
+    wanted = [
+        TensorSpec(
+            name=piece.name,
+            role="frozen",
+            shape=piece.shape,
+            dtype="f32",
+            sharding=_whole(cut.get(piece.name, ()), len(piece.shape)),
+        )
+        for piece in spec.pieces().values()
+    ]
+    folder, out = Path(flags.folder), Path(flags.out)
+    if out.exists() and any(out.iterdir()):
+        raise UsageError(f"{out} is not empty; give a new folder")
+    made = shards.write(folder, wanted, Mesh("mesh", {AXIS: members}), out)
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and not file.name.endswith(WEIGHTS):
+            shutil.copy2(file, out / file.name)
+    for file in made:
+        size = file.stat().st_size
+        print(f"{file}: {counted(len(wanted), 'tensor')}, {size / 2**20:.1f} MiB")
+
+
+def _whole(axes: tuple[tuple[str, ...], ...], rank: int) -> tuple[tuple[str, ...], ...]:
+    """Later dimensions are whole."""
+    return (*axes, *[()] * (rank - len(axes))) if axes else ()
+
+
+def _members(text: str) -> int:
+    axes = parse_mesh(text).axes
+    if set(axes) != {AXIS}:
+        raise UsageError(f"--mesh {text}: weights are cut along {AXIS}, as {AXIS}=2")
+    return axes[AXIS]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,35 @@
+"""What formats share that list their samples when their files are opened."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pcp.training.data.digest import TreeDigest
+
+
+class Listed:
+    """A dataset of files with a tree of digests, and a list of its samples."""
+
+    tree: TreeDigest
+    _samples: Sequence[Any]
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @property
+    def digest(self) -> str:
+        """Of all files."""
+        return self.tree.root
+
+
+def largest_of(arrays: Iterable[np.ndarray]) -> int | None:
+    """The largest of integers; None where there are none, or other numbers."""
+    found = None
+    for array in arrays:
+        if array.dtype.kind not in "iu":
+            return None
+        if array.size:
+            top = int(array.max())
+            found = top if found is None else max(found, top)
+    return found

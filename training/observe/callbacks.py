@@ -1,0 +1,43 @@
+"""What a user's own Python code hears of a run."""
+
+from pathlib import Path
+
+from pcp.training.observe.metrics import Quiet
+from pcp.training.storage.round_record import Round
+
+
+class Callbacks:
+    """Base of callbacks; a class of one's own has those that it wants.
+
+    Calls come from the shepherd's thread, one after the other, behind the line of the
+    ledger that makes the thing true. The run waits for them. An exception ends the
+    run, which `resume` continues.
+    """
+
+    def on_round(self, record: Round) -> None:
+        """A round was committed: its loss, tokens, times and members."""
+
+    def on_validate(self, round: int, loss: float) -> None:
+        """The held-out loss after a round."""
+
+    def on_checkpoint(self, round: int, path: Path) -> None:
+        """The state after a round is on the disk, in the folder `path`."""
+
+
+class Calls(Quiet):
+    """The observer that calls callbacks."""
+
+    def __init__(self, callbacks: Callbacks) -> None:
+        self._callbacks = callbacks
+
+    def round(self, record: Round) -> None:
+        """A round was committed."""
+        self._callbacks.on_round(record)
+
+    def validation(self, number: int, loss: float, batches: int) -> None:
+        """The held-out loss after a round."""
+        self._callbacks.on_validate(number, loss)
+
+    def checkpoint(self, number: int, path: str) -> None:
+        """The state after a round is on the disk."""
+        self._callbacks.on_checkpoint(number, Path(path))

@@ -1,0 +1,81 @@
+"""How far arrays are from each other, and whether that is no more than rounding.
+
+Norms are L2, summed in the arrays' own precision or float32: they are compared with
+limits, not with each other's bits. One number that is not finite makes them so.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from pcp.training.storage import nonfinite
+
+ROUNDING = 2.0**-18
+"""Of a tensor's norm: what members of different hardware may differ by."""
+STEP_ROUNDING = 2.0**-10
+"""Of the norm of its change: a step of another order of additions."""
+
+
+def norm(parts: Iterable[float]) -> float:
+    """The norm of a whole, from those of its parts."""
+    return math.sqrt(sum(part * part for part in parts))
+
+
+def distance(new: np.ndarray, old: np.ndarray) -> float:
+    """The norm of the change of an array."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _norm(_wide(new) - _wide(old))
+
+
+def _norm(array: np.ndarray) -> float:
+    flat = array.reshape(-1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return math.sqrt(float(np.dot(flat, flat)))
+
+
+def change(new: Mapping[str, np.ndarray], old: Mapping[str, np.ndarray]) -> float:
+    """The norm of the change of all float tensors of `new`."""
+    return norm(
+        distance(array, old[name])
+        for name, array in new.items()
+        if name in old and _floats(array)
+    )
+
+
+def spoiled(new: Mapping[str, np.ndarray], old: Mapping[str, np.ndarray]) -> list[str]:
+    """The tensors of `new` with numbers that are not finite, where `old` has none."""
+    found = nonfinite.tensors(new)
+    return [n for n in found if n not in old or not nonfinite.tensors({n: old[n]})]
+
+
+def within_rounding(
+    theirs: Mapping[str, np.ndarray],
+    mine: Mapping[str, np.ndarray],
+    before: Mapping[str, np.ndarray],
+) -> bool:
+    """Whether tensors are mine, but for the rounding of another device.
+
+    `before` are those that both were made from. Integers do not round. Where mine are
+    not finite there is nothing to compare.
+    """
+    return all(_rounded(array, mine[n], before.get(n)) for n, array in theirs.items())
+
+
+def _rounded(theirs: np.ndarray, mine: np.ndarray, before: np.ndarray | None) -> bool:
+    if not _floats(mine):
+        return bool(np.array_equal(theirs, mine))
+    size = _norm(_wide(mine))
+    if not math.isfinite(size):
+        return True
+    step = size if before is None else distance(mine, before)
+    return distance(theirs, mine) <= ROUNDING * size + STEP_ROUNDING * step
+
+
+def _floats(array: np.ndarray) -> bool:
+    return np.asarray(array).dtype.kind in "fV"
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    given = np.asarray(array)
+    return given if given.dtype.itemsize >= 4 else given.astype(np.float32)
