@@ -316,18 +316,22 @@ def add_outer_init(module: ir.Module, training: Trainable, state: OuterState) ->
     """`@outer_init(params) -> state`: zeros.
 
     Those of a parameter come from its own elements: no device of a mesh needs another
-    for them, and no group is there yet.
+    for them, and no group is there yet. Of a program that is to be spread, a number for
+    all parameters is a constant; who keeps it copies it.
     """
     ports = [(port, slot) for slot in state.slots for port in state.of(slot)]
 
     def build(*params: Value) -> list[tuple[Port, Value]]:
         floats = [hlo.convert(p, ir.F32Type.get()) for p in params]
-        own = cycle(floats)
+        own, alone = cycle(floats), not group.is_spread()
         values = []
         for i, (port, slot) in enumerate(ports):
-            source = next(own) if slot.whole is None else hlo.sum_all(floats[0])
-            word = fresh.numbered(fresh.bits(source), i)
-            values.append((port, fresh.filled(port.type, 0, word)))
+            if slot.whole is None or alone:
+                source = next(own) if slot.whole is None else hlo.sum_all(floats[0])
+                word = fresh.numbered(fresh.bits(source), i)
+                values.append((port, fresh.filled(port.type, 0, word)))
+            else:
+                values.append((port, hlo.zeros(port.type)))
         return values
 
     functions.define(module, "outer_init", training.params, build)

@@ -15,7 +15,8 @@ from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.signals import in_order
 from pcp.training.config.experiment import Experiment
-from pcp.training.simulate.replay import Load, Replay
+from pcp.training.simulate.replay import Replay
+from pcp.training.simulate.replay_island import Load
 from pcp.training.storage.ledger import FILE_NAME, prove, read
 from pcp.training.trainer.bundle_trainer import BundleTrainer
 from pcp.training.trainer.load import load_made
@@ -67,12 +68,15 @@ def loader(device: str) -> Load:
     """Compiles an experiment's model for a target, once, and loads it on a device."""
     made: dict[tuple[str, str], bytes] = {}
 
-    def loaded(experiment: Experiment, target: str) -> tuple[BundleTrainer, str]:
+    def loaded(
+        experiment: Experiment, target: str, coordinate: int = 0
+    ) -> tuple[BundleTrainer, str]:
         key = (strict_json.dumps(experiment.model_dump()), target)
         if key not in made:
             made[key] = jobs.compiler_for(experiment, jobs.say)(target)
         source = f"bundle for {target}"
-        return load_made(made[key], source, device, target), sha256(made[key])
+        trainer = load_made(made[key], source, device, target, coordinate)
+        return trainer, sha256(made[key])
 
     return loaded
 

@@ -57,6 +57,7 @@ def parser() -> Parser:
     add("--host", default="127.0.0.1", help="address to listen on; default 127.0.0.1")
     add("--port", type=port_number, default=8080, help="default 8080; 0: any free one")
     add("--workers", type=int, help="workers to wait for; default: the experiment's")
+    jobs.add_islands(parser)
     add("--model", metavar="FILE", help="instead of the experiment's model_path")
     add("--algorithm", metavar="SPEC", help="instead of the experiment's: ddp, ...")
     jobs.add_set(parser)
@@ -75,7 +76,9 @@ def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     protected = protection(flags)
     require_protection(flags.host, protected, flags.insecure)
+    flags.changes = jobs.with_islands(flags)
     experiment = jobs.read_run(flags)
+    jobs.check_islands(flags, experiment)
     jobs.check_compiler(experiment.model_path)
     resume = flags.resume or experiment.should_resume
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)

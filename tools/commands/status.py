@@ -127,6 +127,21 @@ def _ended(flags: Namespace) -> dict[str, Any] | None:
     }
 
 
+def _of_worker(row: Mapping[str, Any]) -> list[str]:
+    """A worker; an island with a line for each of its ranks."""
+    held = "-" if row["round"] is None else row["round"]
+    ranks = row.get("ranks", ())
+    where = f"island of {len(ranks)}" if ranks else f"on {row['device']}"
+    said = f"worker   {row['index']} {row['target']} {where}: {row['state']}"
+    first = f"{said}, round {held}, heard {row['silent_seconds']} s ago"
+    return [first, *(f"  rank {at} {_of_rank(r)}" for at, r in enumerate(ranks))]
+
+
+def _of_rank(rank: Mapping[str, Any]) -> str:
+    heard = rank["silent_seconds"]
+    return f"{rank['rank']} at {rank['address']}, heard {heard} s ago"
+
+
 def lines(values: Mapping[str, Any]) -> list[str]:
     """The status for a reader."""
     loss = values["loss"]
@@ -138,12 +153,9 @@ def lines(values: Mapping[str, Any]) -> list[str]:
     ]
     known = values.get("metrics", {}).items()
     head += [f"metric   {name} {float(value):.6g}" for name, value in known]
-    workers = [
-        f"worker   {w['index']} {w['target']} on {w['device']}: {w['state']}, "
-        f"round {held}, heard {w['silent_seconds']} s ago"
-        for w in values["workers"]
-        for held in ["-" if w["round"] is None else w["round"]]
-    ]
+    workers = [line for row in values["workers"] for line in _of_worker(row)]
+    alone = values.get("waiting", ())
+    workers += [f"waiting  {_of_rank(rank)}, in no island" for rank in alone]
     if values.get("checkpoint"):
         head.append(f"saved    {values['checkpoint']}")
     return head + workers + [f"warning  {line}" for line in values.get("nonfinite", ())]

@@ -59,6 +59,7 @@ def parser() -> Parser:
         help=f"default: {CONFIG}, as pcp init writes it",
     )
     add("--workers", type=int, help="default: the experiment's")
+    jobs.add_islands(parser)
     add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
     add("--target", help="what to compile for; default by backend")
     add("--device", help="the runtime's device address for all, e.g. local-sync")
@@ -108,7 +109,9 @@ class Place:
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     request = _requested(flags)
+    flags.changes = jobs.with_islands(flags)
     experiment = jobs.read_run(flags, flags.hf)
+    jobs.check_islands(flags, experiment)
     jobs.check_compiler(experiment.model_path)
     if request is not None:
         experiment = hf_training.prepared(experiment, request)
@@ -155,9 +158,10 @@ def train(
 
 def _started(experiment: Experiment, place: Place) -> Callable[..., Any]:
     """The run, which is checked as far as it can be without a folder."""
-    count = experiment.workers if place.workers is None else place.workers
-    if count < 1:
+    workers = experiment.workers if place.workers is None else place.workers
+    if workers < 1:
         raise UsageError("--workers: at least one")
+    count = workers * experiment.ranks
     target = jobs.target_here(place.backend, place.target)
     device = place.device or _local_device(place.backend, count)
     uris = [device or jobs.device_of(place.backend, slot) for slot in range(count)]
@@ -175,7 +179,7 @@ def _started(experiment: Experiment, place: Place) -> Callable[..., Any]:
                 jobs.compiler_for(experiment, observer.log),
                 observer,
                 port=place.port,
-                workers=count,
+                workers=workers,
                 protection=place.protection,
             )
             with closing(shepherd):

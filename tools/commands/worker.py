@@ -99,8 +99,8 @@ def _train(argv: Sequence[str]) -> None:
         supervisor=flags.supervisor_id,
     )
 
-    def load(content: bytes) -> BundleTrainer:
-        return load_made(content, "the shepherd's bundle", device, target)
+    def load(content: bytes, coordinate: int = 0) -> BundleTrainer:
+        return load_made(content, "the shepherd's bundle", device, target, coordinate)
 
     log(f"process {os.getpid()} started for {host}:{port} on {opened.uri}")
     if target == host_processor.ANY and not flags.target:

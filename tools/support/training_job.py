@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from pcp import strict_json
 from pcp.errors import ConfigError, UsageError, nearest
+from pcp.mesh import WORKERS
 from pcp.passes.core import spec as specs
 from pcp.passes.training import policy
 from pcp.passes.training.optimizers import groups
@@ -139,6 +140,38 @@ def add_set(parser: Parser) -> None:
         metavar="KEY=VALUE",
         help="instead of the experiment's key, as JSON or a word; repeatable",
     )
+
+
+def add_islands(parser: Parser) -> None:
+    """The flags of islands, of all commands that hold a shepherd."""
+    add = parser.add_argument
+    add("--islands", type=int, metavar="N", help="as --workers, where a mesh is given")
+    add(
+        "--mesh",
+        metavar="tp=2,..",
+        help="instead of the experiment's: a worker is an island of so many devices",
+    )
+
+
+def with_islands(flags: Namespace) -> list[tuple[str, object]]:
+    """The changes of an experiment that its flags ask for, those of islands too.
+
+    Their number is that of workers from here on.
+    """
+    changes = list(flags.changes)
+    if flags.mesh is not None:
+        changes.append(("mesh", flags.mesh))
+    if flags.islands is not None:
+        if flags.workers is not None:
+            raise UsageError("--islands, --workers: an island is a worker; say one")
+        flags.workers = flags.islands
+    return changes
+
+
+def check_islands(flags: Namespace, experiment: Experiment) -> None:
+    """`UsageError` for a number of islands where nothing says what one is."""
+    if flags.islands is not None and experiment.mesh is None:
+        raise UsageError("--islands: say what an island is, --mesh tp=2")
 
 
 def _change(text: str) -> tuple[str, object]:
@@ -318,6 +351,8 @@ def compiler_for(
             optimizer=optimizer_text(experiment),
             algorithm=algorithm_text(experiment),
             batch=in_graph_batch(experiment),
+            mesh=f"{WORKERS}=elastic,{experiment.mesh}" if experiment.mesh else None,
+            sharding=experiment.sharding,
             memory=experiment.memory,
             precision=experiment.precision,
             layers=experiment.layers,

@@ -8,6 +8,7 @@ directory.
 
 import re
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
@@ -250,7 +251,20 @@ class Experiment(BaseModel):
         "compiled step, not in the worker",
     )
 
-    workers: int = Field(2, gt=0, description="workers to wait for before round 1")
+    mesh: str | None = Field(
+        None,
+        pattern=r"^[a-z]+=[1-9]\d*(,[a-z]+=[1-9]\d*)*$",
+        description="tp=2: a worker is an island of as many devices as the mesh has, "
+        "over which the model is spread; null: one device",
+    )
+    sharding: str | None = Field(
+        None,
+        description="how named tensors lie over the mesh: a file, auto or none, as "
+        "pcp-compile --sharding takes it",
+    )
+    workers: int = Field(
+        2, gt=0, description="workers, or islands, to wait for before round 1"
+    )
     heartbeat_seconds: float = Field(0.5, gt=0, le=60, description="between heartbeats")
     heartbeat_limit_seconds: float = Field(
         3.0, gt=0, description="silence after which a worker counts as dead"
@@ -342,6 +356,17 @@ class Experiment(BaseModel):
                 f"{key} needs validate_every, the rounds between validations, and a "
                 "validation_fraction above 0"
             )
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The mesh of an island; no axes where a worker is one device."""
+        pairs = [axis.split("=") for axis in (self.mesh or "").split(",") if axis]
+        return {axis: int(size) for axis, size in pairs}
+
+    @property
+    def ranks(self) -> int:
+        """The devices of an island."""
+        return prod(self.axes.values())
 
     @property
     def data_options(self) -> DataOptions:
@@ -512,6 +537,8 @@ def _with_paths(experiment: Experiment, folder: Path) -> Experiment:
     found: dict[str, object] = {
         key: _existing(key, value, folder) for key, value in given.items()
     }
+    if experiment.sharding not in (None, "auto", "none"):
+        found["sharding"] = _existing("sharding", experiment.sharding, folder)
     files = (_existing("extensions", each, folder) for each in experiment.extensions)
     found["extensions"] = tuple(files)
     if experiment.data is not None:

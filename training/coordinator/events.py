@@ -52,6 +52,8 @@ class Saved:
     """Members with state of their own in it; 0: it is weights alone."""
     nonfinite: Sequence[str] = ()
     """The tensors in which a number is not finite."""
+    digest: str | None = None
+    """Of its shared state, in the parts in which members of this program have it."""
 
 
 @dataclass(frozen=True, slots=True)

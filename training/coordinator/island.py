@@ -5,12 +5,12 @@ say is said once all of them have, and as one: a state's digest is the hash of t
 digests of its parts, a round is prepared when every part is.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pcp.training.coordinator.island_formation import Rank
+from pcp.training.storage.island_parts import Digests, joined_digest
 from pcp.training.storage.ledger_state import Progress
 from pcp.training.wire.messages import (
     Computed,
@@ -23,16 +23,6 @@ from pcp.training.wire.messages import (
     RoundStart,
     Validated,
 )
-
-Digests = Sequence[str | None]
-
-
-def joined_digest(digests: Digests) -> str | None:
-    """Of a state, from those of its parts by coordinate; None if one is missing."""
-    if len(digests) == 1 or None in digests:
-        return digests[0] if len(digests) == 1 else None
-    lines = "".join(f"{at} {digest}\n" for at, digest in enumerate(digests))
-    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 class Island:
@@ -124,7 +114,7 @@ class Island:
         at = (said[0].round, said[0].epoch)
         self.parts = {k: v for k, v in self.parts.items() if k[0] >= at[0]}
         self.parts[at] = [message.digest for message in said]
-        return _prepared(said)
+        return joined_prepared(said)
 
     # What its ranks say ---------------------------------------------------------------
 
@@ -176,7 +166,7 @@ class Island:
             return None
         del self._said[key]
         whole = [said[at] for at in range(len(self.ranks))]
-        return self._note(whole) if join is _prepared else join(whole)
+        return self._note(whole) if join is joined_prepared else join(whole)
 
 
 def _digest_of(hello: Hello, round_: int) -> str | None:
@@ -192,7 +182,7 @@ def _subject(message: Any) -> tuple[int, ...]:
     return tuple(getattr(message, key, -1) for key in ("round", "epoch"))
 
 
-def _prepared(said: Sequence[Any]) -> Prepared:
+def joined_prepared(said: Sequence[Any]) -> Prepared:
     """Losses and steps are the island's on each rank; times the longest, bytes all."""
     most = ("compute_seconds", "exchange_seconds", "data_wait_seconds")
     alls = ("bytes_sent", "bytes_received", "processor_seconds")
@@ -233,7 +223,7 @@ def _first(said: Sequence[Any]) -> Message:
 
 _JOINED: Mapping[type[Message], Any] = {
     Computed: _computed,
-    Prepared: _prepared,
+    Prepared: joined_prepared,
     Ready: _ready,
     Validated: _first,
 }

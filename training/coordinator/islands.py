@@ -17,7 +17,8 @@ ranks say hello again, a newcomer takes the free place, and the run sees a worke
 comes back. A state of which the ranks hold parts of different rounds is none.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pcp.runtime.transport.suspension import SuspendDetection
@@ -28,11 +29,13 @@ from pcp.training.coordinator.effects import (
     Log,
     Refuse,
     Send,
+    ShowStatus,
 )
 from pcp.training.coordinator.events import Compiled, Event, Lost, Peer, Received, Tick
-from pcp.training.coordinator.island import Island, joined_digest
+from pcp.training.coordinator.island import Island
 from pcp.training.coordinator.island_formation import Rank, form
 from pcp.training.coordinator.training_run import TrainingRun
+from pcp.training.storage.island_parts import joined_digest
 from pcp.training.trainer.bundle_checks import plan_of
 from pcp.training.wire.messages import (
     VERSION,
@@ -48,6 +51,7 @@ from pcp.training.wire.messages import (
     Restore,
     RoundStart,
     Shutdown,
+    Status,
     Validated,
     Welcome,
 )
@@ -103,6 +107,22 @@ class Islands:
     def waiting(self) -> list[Rank]:
         """The ranks that are in no island."""
         return [rank for rank, island in self._ranks.values() if island is None]
+
+    def status(self) -> dict[str, Any]:
+        """The status of the run, with the ranks inside each island."""
+        return self._with_ranks(self.run.status())
+
+    def _with_ranks(self, status: Mapping[str, Any]) -> dict[str, Any]:
+        if self.size == 1:
+            return dict(status)
+        now = self.run.state.now
+        rows = [dict(row) for row in status["workers"]]
+        for row in rows:
+            island = self.islands.get(row["worker"])
+            ranks = island.ranks if island else ()
+            row["ranks"] = [_described(rank, now) for rank in ranks]
+        waiting = [_described(rank, now) for rank in self.waiting()]
+        return {**status, "workers": rows, "waiting": waiting}
 
     # Ranks come and go ----------------------------------------------------------------
 
@@ -181,10 +201,22 @@ class Islands:
         self, island: Island, rank: Rank, message: Message, now: float
     ) -> list[Effect]:
         if isinstance(message, GroupFailed) and message.inside:
+            if self._is_over(island, message):
+                return []
             reason = f"its ranks cannot exchange: {message.reason}"
             return self._dissolve(island, reason, now)
         said = island.says(rank, message)
         return [] if said is None else self._pass(Received(island, said), now)
+
+    def _is_over(self, island: Island, failed: GroupFailed) -> bool:
+        """Whether the groups that a rank speaks of were given up anyway.
+
+        An exchange for a validation is of the round before the order's.
+        """
+        order = island.order
+        if order is None or failed.round < order.round - 1:
+            return True
+        return failed.round >= order.round and failed.epoch < order.epoch
 
     # From the run to ranks ------------------------------------------------------------
 
@@ -203,6 +235,12 @@ class Islands:
                 return [Refuse(rank.connection, reason) for rank in island.ranks]
             case Close(connection=Island() as island):
                 return self._closed(island)
+            case Send(message=Status(values=values)):
+                return [
+                    replace(effect, message=Status(values=self._with_ranks(values)))
+                ]
+            case ShowStatus(values=values):
+                return [ShowStatus(self._with_ranks(values))]
             case Gather(addresses=addresses):
                 return [self._gathering(effect, addresses)]
         return [effect]
@@ -302,3 +340,15 @@ class Islands:
             source, holds = self._at(source, at), (right or [island])[0]
         digest = holds.parts[commit.round, commit.epoch][at]
         return commit.model_copy(update={"digest": digest, "source": source})
+
+
+def _described(rank: Rank, now: float) -> dict[str, Any]:
+    """A rank, for a status."""
+    hello = rank.hello
+    return {
+        "rank": hello.worker,
+        "address": hello.address,
+        "target": hello.target,
+        "device": hello.device,
+        "silent_seconds": round(now - rank.seen, 1),
+    }

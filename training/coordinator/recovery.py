@@ -220,6 +220,19 @@ class Recovery:
             self._rewind(best)
         else:
             run.log(f"continuing from the checkpoint of round {best}")
+        self._recut(saved)
+
+    def _recut(self, saved: Saved | None) -> None:
+        """The state that is gone on from was saved by islands of another mesh."""
+        run = self._run
+        if saved is None or saved is not run.served_now() or saved.digest is None:
+            return
+        if run.holds(saved.round, saved.digest):
+            return
+        mesh = run.experiment.mesh
+        how = f"islands of {mesh}" if mesh else "whole workers"
+        run.log(f"the state of round {saved.round} goes to {how}: in other parts")
+        run.append("recut", round=saved.round, digest=saved.digest, mesh=mesh)
 
     def _rewind(self, best: int) -> None:
         run = self._run

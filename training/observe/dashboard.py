@@ -116,9 +116,10 @@ class Dashboard(Quiet):
         for title in ("worker", "device", "state", "round", "last heard"):
             table.add_column(title)
         for w in values.get("workers", ()):
+            ranks = len(w.get("ranks", ()))
             table.add_row(
                 str(w["index"]),
-                f"{w['target']} {w['device']}",
+                f"{w['target']} {w['device']}" + (f" x {ranks}" if ranks else ""),
                 w["state"],
                 "-" if w["round"] is None else str(w["round"]),
                 f"{w['silent_seconds']:.1f} s",

@@ -19,6 +19,7 @@ from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.events import Program
 from pcp.training.data.corpus import Corpus
 from pcp.training.storage import first_values, safetensors_io
+from pcp.training.storage.island_parts import IslandParts
 from pcp.training.storage.state_names import as_masters, as_taken, like, unlike
 from pcp.training.trainer.bundle_checks import check_bundle, data_inputs, model_shapes
 from pcp.training.trainer.step_loop import MODEL_STATE, brought
@@ -77,6 +78,11 @@ class Artifacts:
         if not self._made:
             raise StateMismatch("no program was made yet")
         return next(iter(self._made.values())).manifest
+
+    @property
+    def parts(self) -> IslandParts:
+        """How the ranks of an island cut the state."""
+        return IslandParts.of(self.manifest)
 
     @property
     def parameters(self) -> str:
@@ -144,6 +150,7 @@ class Artifacts:
             content = self._compile_for(target)
         manifest = Bundle.from_bytes(content, source=f"bundle for {target}").manifest
         check_bundle(manifest)
+        self._check_mesh(manifest)
         with self._lock:
             if self._made:
                 _check_same(next(iter(self._made.values())).manifest, manifest, target)
@@ -159,6 +166,16 @@ class Artifacts:
         corpus = Corpus(self._experiment, data_inputs(manifest))
         corpus.check_vocabulary(model_shapes(manifest))
         return corpus
+
+    def _check_mesh(self, manifest: Manifest) -> None:
+        """As many ranks as islands are formed of."""
+        found, wanted = manifest.worker_mesh().axes, self._experiment.axes
+        if found != wanted:
+            said = ",".join(f"{axis}={size}" for axis, size in found.items()) or "null"
+            raise ConfigError(
+                f"mesh: the experiment says {self._experiment.mesh or 'null'}, and the "
+                f"model is compiled for {said}; make them agree"
+            )
 
     def _check_dtype(self, manifest: Manifest) -> None:
         found = sorted({p.model_dtype for p in manifest.parameters})

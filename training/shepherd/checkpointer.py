@@ -14,6 +14,7 @@ from pcp.runtime.transport.credentials import Protection
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
+from pcp.training.storage.island_parts import WHOLE, IslandParts, joined_digest
 from pcp.training.storage.state_names import (
     INNER,
     OF_A_ROUND,
@@ -47,16 +48,19 @@ def gather(
     digest: str | None,
     protection: Protection,
     silence: float,
+    parts: IslandParts = WHOLE,
 ) -> Checkpoint:
     """The state of a round, and what is its own of the member at each address.
 
-    Its `info` says under "nonfinite" which tensors are not finite.
+    Of islands the addresses are those of all ranks, island by island, and the tensors
+    are joined. Its `info` says under "nonfinite" which tensors are not finite, and
+    under "parts" how the state was cut, if it was.
 
     `Unserved` if a member holds another round, or another state, cannot be reached, or
     says nothing for `silence` seconds.
     """
 
-    def fetch(address: str) -> tuple[int, safetensors_io.Arrays]:
+    def fetch(address: str) -> safetensors_io.Arrays:
         try:
             return fetched(address)
         except ProtocolError:
@@ -64,17 +68,23 @@ def gather(
         except RuntimeFault as error:
             raise Unserved(str(error), address) from error
 
-    def fetched(address: str) -> tuple[int, safetensors_io.Arrays]:
+    def fetched(address: str) -> safetensors_io.Arrays:
         revision, arrays = _fetch(address, round_, protection, silence)
-        if revision != round_ or safetensors_io.digest(shared_part(arrays)) != digest:
-            raise StateMismatch(
-                f"{address} holds round {revision}, or another state of round {round_}"
-            )
-        return revision, arrays
+        if revision != round_:
+            raise StateMismatch(f"{address} holds round {revision}, not {round_}")
+        return arrays
 
     with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(addresses)))) as pool:
-        found = assembled(round_, list(pool.map(fetch, addresses)))
+        held = list(pool.map(fetch, addresses))
+    members = [held[i : i + parts.size] for i in range(0, len(held), parts.size)]
+    for at, ranks in zip(addresses[:: parts.size], members, strict=True):
+        digests = [safetensors_io.digest(shared_part(arrays)) for arrays in ranks]
+        if joined_digest(digests) != digest:
+            raise Unserved(f"{at} holds another state of round {round_}", at)
+    found = assembled(round_, [(round_, parts.join(ranks)) for ranks in members])
     found.info["nonfinite"] = checkpoints.nonfinite(found)
+    if parts.noted is not None:
+        found.info["parts"] = parts.noted
     return found
 
 

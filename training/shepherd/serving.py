@@ -1,6 +1,6 @@
 """The states on the shepherd's disk: found, read, and handed out to workers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pcp.errors import StateMismatch
@@ -10,6 +10,7 @@ from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import first_values, safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.checkpoint_resharding import reshard
+from pcp.training.storage.island_parts import WHOLE, IslandParts
 from pcp.training.storage.ledger import Ledger
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.storage.safetensors_io import Arrays
@@ -25,9 +26,11 @@ class Serving:
         folder: RunFolder,
         ledger: Ledger,
         experiment: Experiment,
+        parts: Callable[[], IslandParts] = lambda: WHOLE,
     ) -> None:
+        """`parts()` is how the members of the program at hand hold a state."""
         self._endpoint, self._folder, self._ledger = endpoint, folder, ledger
-        self._experiment = experiment
+        self._experiment, self._parts = experiment, parts
         self._brought: Arrays = {}
         """What the model brings, once it was read."""
         self._found: Checkpoint | None = None
@@ -96,11 +99,12 @@ class Serving:
     def _noted(self, saved: Checkpoint) -> Saved:
         self._found = saved
         nonfinite = tuple(checkpoints.nonfinite(saved))
-        return Saved(saved.round, len(saved.workers), nonfinite)
+        digest = self._parts().digest(shared_of(saved)) if saved.workers else None
+        return Saved(saved.round, len(saved.workers), nonfinite, digest)
 
     def _check(self, saved: Checkpoint) -> None:
-        expected = self._ledger.digest(saved.round)
-        if safetensors_io.digest(shared_of(saved)) != expected:
+        parts = IslandParts.read(saved.info.get("parts"))
+        if parts.digest(shared_of(saved)) not in self._ledger.digests(saved.round):
             raise StateMismatch(
                 f"the checkpoint of round {saved.round} in {self._folder.path} is not "
                 "the state the ledger committed"

@@ -1,9 +1,10 @@
 """The shepherd: sockets, disk and clock around a run's state machine.
 
-One loop over events (`pcp.training.shepherd.server`): each goes to `TrainingRun.step`,
-and the effects that it returns are carried out here, in their order. All decisions of a
-run are made there (`pcp.training.coordinator.training_run`). Tensors never pass
-through a shepherd.
+One loop over events (`pcp.training.shepherd.server`): each goes to `Islands.step`,
+which is around `TrainingRun.step`, and the effects that it returns are carried out
+here, in their order. All decisions of a run are made there
+(`pcp.training.coordinator.training_run`, `pcp.training.coordinator.islands`). Tensors
+never pass through a shepherd.
 """
 
 import hmac
@@ -39,6 +40,7 @@ from pcp.training.coordinator.events import (
     Tick,
     Written,
 )
+from pcp.training.coordinator.islands import Islands
 from pcp.training.coordinator.roster import Roster
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
@@ -95,6 +97,13 @@ class Shepherd:
         self.ledger = Ledger(folder.ledger)
         begin = self.ledger.progress.begin
         self._artifacts = Artifacts(compile_for, experiment, begin.get("data"))
+        self._serving = Serving(
+            self.endpoint,
+            folder,
+            self.ledger,
+            experiment,
+            lambda: self._artifacts.parts,
+        )
         self._serving = Serving(self.endpoint, folder, self.ledger, experiment)
         self._names: dict[str, str] = {}
         """Identities by the names that their workers have."""
@@ -113,6 +122,7 @@ class Shepherd:
             now=clock(),
         )
         self.training = TrainingRun(self.state)
+        self.islands = Islands(self.training, experiment.ranks)
         self._performers = self._performing()
         self._happened(Opened())
         self._key = write_control(folder.path, host, self.hub.port)
@@ -143,7 +153,7 @@ class Shepherd:
 
     def status(self) -> dict[str, Any]:
         """The status of the run, for a dashboard or `pcp status`."""
-        return self.training.status()
+        return self.islands.status()
 
     def log(self, text: str) -> None:
         """Tell the observers."""
@@ -243,7 +253,7 @@ class Shepherd:
         """Take a step, and do all that it asks for; answers are steps of their own."""
         events = deque([event])
         while events:
-            for effect in self.training.step(events.popleft(), self.now()):
+            for effect in self.islands.step(events.popleft(), self.now()):
                 answer = self._performers[type(effect)](effect)
                 if answer is not None:
                     events.append(answer)
@@ -345,6 +355,7 @@ class Shepherd:
         # No round begins meanwhile: a silent worker is as good as dead here too.
         silence = self.experiment.heartbeat_limit_seconds
         asked = (effect.addresses, effect.round, effect.digest, safe, silence)
+        parts = self._artifacts.parts
 
         def then(result: Checkpoint | Exception) -> None:
             if isinstance(result, Exception):
@@ -355,7 +366,7 @@ class Shepherd:
             nonfinite = result.info["nonfinite"]
             self._happened(Gathered(effect.round, effect.members, nonfinite))
 
-        self.hub.work(lambda: checkpointer.gather(*asked), then)
+        self.hub.work(lambda: checkpointer.gather(*asked, parts), then)
 
     def _write(self, effect: do.Write) -> None:
         checkpoint, keep = self._gathered, self.experiment.keep_checkpoints

@@ -25,8 +25,7 @@ the middle of a round that goes on behind them (`streaming_diloco`). Such a roun
 made with its last members alone, and a difference in it is said to be that.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,17 +38,14 @@ from pcp.training.coordinator.stale_results import discount
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.lease_pool import quantum
 from pcp.training.shepherd.checkpointer import assembled
-from pcp.training.simulate.replay_worker import ReplayWorker
+from pcp.training.simulate.replay_island import Load, ReplayIsland, Snapshots, make
 from pcp.training.storage import first_values, ledger, nonfinite, safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.checkpoint_resharding import rejoining, reshard
 from pcp.training.storage.ledger_state import CHECKPOINT, SEED, WEIGHTS
 from pcp.training.storage.snapshots import snapshot_of
 from pcp.training.trainer.interface import Trainer
-from pcp.training.wire.messages import Commit, RoundStart
-
-Load = Callable[[Experiment, str], tuple[Trainer, str]]
-"""A trainer for an experiment and a target, and the digest of its bundle."""
+from pcp.training.wire.messages import RoundStart
 
 
 @dataclass(frozen=True)
@@ -110,7 +106,7 @@ class Replay:
         self._run = run
         self._state = ledger.LedgerReplay()
         self._later = _events(records)
-        self._workers: dict[str, ReplayWorker] = {}
+        self._workers: dict[str, ReplayIsland] = {}
         self._bundles: dict[str, tuple[str, str]] = {}
         """Of each replay worker: the target, and the bundle's digest."""
         self._saved: dict[int, Checkpoint] = {}
@@ -171,15 +167,28 @@ class Replay:
         """A shepherd starts, perhaps under other settings: programs may change."""
         source = f"line {record['n'] + 1} of the ledger"
         self._experiment = parse(record["experiment"], source=source)
-        for name, worker in self._workers.items():
+        for name, worker in list(self._workers.items()):
             target, before = self._bundles[name]
-            trainer, digest = self._load(self.experiment, target)
-            if digest == before:
-                trainer.close()
-            else:
-                trainer.seed = self.experiment.seed
-                worker.replace(trainer, self._open(trainer))
+            trainers, digest = self._loaded(target)
+            same_parts = trainers[0].parts.noted == worker.trainer.parts.noted
+            if digest == before or not same_parts:
+                for trainer in trainers:
+                    trainer.close()
+            if not same_parts:
+                worker.close()
+                del self._workers[name]  # its island is of another mesh from here on
+            elif digest != before:
+                worker.replace(trainers, self._open(trainers[0]))
                 self._bundles[name] = (target, digest)
+
+    def _loaded(self, target: str) -> tuple[list[Trainer], str]:
+        """A trainer for each rank of a member, and the digest of their bundle."""
+        size = self.experiment.ranks
+        ranks = [(at,) for at in range(size)] if size > 1 else [()]
+        found = [self._load(self.experiment, target, *at) for at in ranks]
+        for trainer, _ in found:
+            trainer.seed = self.experiment.seed
+        return [trainer for trainer, _ in found], found[0][1]
 
     def _open(self, trainer: Trainer) -> Corpus:
         corpus = Corpus(self.experiment, trainer.inputs, self._data_path)
@@ -197,47 +206,43 @@ class Replay:
         """A worker takes the state of a round from where the record says."""
         name, index, round_ = (record[key] for key in ("worker", "index", "round"))
         worker = self._replay_worker(record)
-        state = self._source(record)
-        if state is not None and record.get("keep"):
-            state = rejoining(state, worker.state.snapshot()[1], index)
-        worker.state.forget()
-        if state is None:
-            worker.trainer.fresh(self.experiment.seed)
-        else:
-            worker.trainer.restore(state, index)
-        worker.state.hold(round_)
+        states = self._source(record)
+        if states is not None and record.get("keep"):
+            pairs = zip(states, worker.snapshots(), strict=True)
+            states = [rejoining(state, own, index) for state, own in pairs]
+        worker.take(states, round_, index, self.experiment.seed)
         self._workers[name] = worker
 
-    def _replay_worker(self, record: Mapping[str, Any]) -> ReplayWorker:
+    def _replay_worker(self, record: Mapping[str, Any]) -> ReplayIsland:
         """The worker's, with the program for its target."""
         name, target, bundle = (record[key] for key in ("worker", "target", "bundle"))
         if name in self._workers and self._bundles[name][0] == target:
             return self._workers[name]
         if name in self._workers:
             self._workers.pop(name).close()
-        trainer, digest = self._load(self.experiment, target)
+        trainers, digest = self._loaded(target)
         if digest != bundle:
             self._note(
                 f"the program for {target} is not the recorded one "
                 f"({digest[:12]}, not {bundle[:12]})"
             )
         self._bundles[name] = (target, digest)
-        trainer.seed = self.experiment.seed
-        return ReplayWorker(trainer, self._open(trainer))
+        return ReplayIsland(trainers, self._open(trainers[0]))
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
-    def _source(self, record: Mapping[str, Any]) -> safetensors_io.Arrays | None:
-        """The snapshot that a worker joined with; None: made from the seed."""
+    def _source(self, record: Mapping[str, Any]) -> Snapshots | None:
+        """The snapshot that each rank joined with; None: made from the seed."""
         source, round_ = record["source"], record["round"]
         if source == SEED:
             return None
         if source == WEIGHTS:
             path = self.experiment.initial_weights
             weights = {} if path is None else safetensors_io.read(path)
-            return snapshot_of(Checkpoint(0, weights, {})) | self._brought()
+            whole = snapshot_of(Checkpoint(0, weights, {})) | self._brought()
+            return [whole] * self.experiment.ranks
         if source == CHECKPOINT:
             if round_ not in self._saved:
                 raise StateMismatch(
@@ -246,14 +251,14 @@ class Replay:
                 )
             parts = record["parts"]
             saved = snapshot_of(reshard(self._saved[round_], len(parts)), parts)
-            return saved | self._brought()
-        held = self._workers[source].state if source in self._workers else None
+            return [saved | self._brought()] * self.experiment.ranks
+        held = self._workers.get(source)
         if held is None or held.committed != round_:
             raise StateMismatch(
                 f"line {record['n'] + 1} of the ledger: {source} did not hold round "
                 f"{round_} when {record['worker']} took it from there"
             )
-        return held.snapshot()[1]
+        return held.snapshots()
 
     def _brought(self) -> safetensors_io.Arrays:
         """What the model brings, from where the run keeps it."""
@@ -263,8 +268,9 @@ class Replay:
         """Keep the state of a checkpoint, if a worker takes it later."""
         after = self._records[record["n"] + 1 :]
         if any(_takes(event, record["round"]) for event in after):
-            held = [self._workers[name].state.snapshot() for name in record["members"]]
-            self._saved[record["round"]] = assembled(record["round"], held)
+            round_ = record["round"]
+            held = [(round_, self._workers[n].whole()) for n in record["members"]]
+            self._saved[round_] = assembled(round_, held)
 
     def _make(self, record: Mapping[str, Any]) -> ReplayedRound:
         """A committed round once more, with the members of its last attempt."""
@@ -275,24 +281,8 @@ class Replay:
         for worker, order in zip(workers, orders, strict=True):
             if order.carried:
                 worker.learn(order.lease, order.steps)
-        with ThreadPoolExecutor(len(workers)) as pool:
-            try:
-                pending = [
-                    pool.submit(ReplayWorker.make, worker, order)
-                    for worker, order in zip(workers, orders, strict=True)
-                ]
-                for done in as_completed(pending):
-                    done.result()
-            except BaseException:  # the others would wait for the failed one; or Ctrl-C
-                for worker in workers:
-                    worker.stop()
-                raise
-        prepared = [done.result() for done in pending]
+        prepared = make(workers, orders)
         self._attempts.clear()
-        for worker, report in zip(workers, prepared, strict=True):
-            worker.state.adopt(
-                Commit(round=report.round, epoch=report.epoch, digest=report.digest)
-            )
         for name in names:
             self._late.pop(name, None)
         tokens = sum(report.tokens for report in prepared)

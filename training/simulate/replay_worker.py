@@ -7,7 +7,6 @@ from pcp.errors import RuntimeFault
 from pcp.runtime import Endpoint
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.lease_pool import Range
-from pcp.training.storage import safetensors_io
 from pcp.training.trainer.interface import Trainer
 from pcp.training.wire.messages import (
     GroupFailed,
@@ -54,12 +53,6 @@ class ReplayWorker:
     def learn(self, lease: Sequence[Range], steps: int) -> None:
         """Make inner steps from the state that is held, unless they are made."""
         self._runner.learn(LeaseGrant(turn=0, lease=list(lease), steps=steps))
-
-    def holds(self, round_: int, digest: str | None) -> bool:
-        """Whether it has the state that a round was committed with."""
-        if self.state.committed != round_:
-            return False
-        return digest is None or safetensors_io.digest(self.trainer.shared) == digest
 
     def replace(self, trainer: Trainer, corpus: Corpus) -> None:
         """Go on with another program, from the state that is held."""

@@ -17,6 +17,7 @@ is of another hash. Lines of an older pcp have no `prev`. The kinds:
     score       the held-out loss of a committed round, over all its batches
     checkpoint  the state of a committed round is on disk
     rewind      the state of later rounds is lost: back to a committed round
+    recut       the state is in the parts of another mesh: its digest as they have it
     quarantined a worker that was wrong again and again takes no part any more
     order       what an operator asked for (`pcp.training.coordinator.operator_control`)
     end         the run is complete
@@ -203,11 +204,14 @@ class Ledger:
         self._last = _hash(line)
         self._count += 1
 
-    def digest(self, round_: int) -> str | None:
-        """Of the state after a committed round; None for another one."""
+    def digests(self, round_: int) -> tuple[str, ...]:
+        """Of the state after a committed round, in each mesh's parts; none of another.
+
+        The last is the one that counts.
+        """
         if 0 < round_ <= self.progress.history.since:
-            return self.whole_history().digest(round_)
-        return self.progress.history.digest(round_)
+            return self.whole_history().digests(round_)
+        return self.progress.history.digests(round_)
 
     def whole_history(self) -> History:
         """Every round one by one, as the file has them."""

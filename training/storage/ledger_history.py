@@ -19,6 +19,8 @@ class CommittedRound:
     consumed: list[Range]
     digest: str
     """Of the state after it."""
+    before: tuple[str, ...] = ()
+    """Of the same state as it was cut before."""
 
 
 @dataclass
@@ -36,6 +38,12 @@ class History:
         """A round was committed."""
         self.rounds[round_] = CommittedRound(merged(consumed), digest)
 
+    def recut(self, round_: int, digest: str) -> None:
+        """The state after a round is held in other parts from here on."""
+        made = self.rounds[round_]
+        before = (*made.before, made.digest)
+        self.rounds[round_] = CommittedRound(made.consumed, digest, before)
+
     def used(self) -> list[Range]:
         """Every range that was consumed, a round's once for each round."""
         newer = (r for made in self.rounds.values() for r in made.consumed)
@@ -45,6 +53,11 @@ class History:
         """Of the state after a round; None where that is not known here."""
         made = self.rounds.get(round_)
         return None if made is None else made.digest
+
+    def digests(self, round_: int) -> tuple[str, ...]:
+        """Of the state after a round, in all the parts in which it was held."""
+        made = self.rounds.get(round_)
+        return () if made is None else (*made.before, made.digest)
 
     def reaches(self, round_: int) -> bool:
         """Whether the state after a round is known here, and so what came behind it."""

@@ -184,6 +184,15 @@ class LedgerReplay:
         p.committed, p.digest = to, p.history.digest(to)
         p.scores = {r: loss for r, loss in p.scores.items() if r <= to}
 
+    def _on_recut(self, record: Mapping[str, Any]) -> None:
+        p, round_ = self.progress, record["round"]
+        if round_ != p.committed or not round_ or p.outstanding:
+            raise StateMismatch(
+                f"ledger: round {round_} in other parts, and the last is {p.committed}"
+            )
+        p.history.recut(round_, record["digest"])
+        p.digest = record["digest"]
+
     def _on_order(self, record: Mapping[str, Any]) -> None:
         if record["action"] in ("pause", "resume"):
             self.progress.paused = record["action"] == "pause"

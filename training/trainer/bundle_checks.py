@@ -2,6 +2,7 @@
 
 from pcp.errors import BundleError
 from pcp.manifest import Manifest, TensorSpec
+from pcp.mesh import WORKERS
 from pcp.training.trainer import step_loop
 from pcp.training_plan import TrainingPlan
 
@@ -20,16 +21,29 @@ def data_inputs(manifest: Manifest) -> tuple[TensorSpec, ...]:
 def check_bundle(manifest: Manifest) -> None:
     """Refuse a bundle that a run with a shepherd cannot train."""
     step_loop.check(manifest)
-    if manifest.programs:
-        axes = manifest.partition_mesh().axes
-        mesh = ",".join(f"{axis}={size}" for axis, size in axes.items())
-        raise BundleError(
-            f"the bundle's program is spread over {mesh}, and a worker of `pcp train` "
-            "holds a whole one; train it with `pcp run --steps`, or compile it without "
-            "--mesh"
-        )
     manifest.function("eval")
-    plan_of(manifest)
+    plan = plan_of(manifest)
+    if manifest.programs:
+        _check_island(manifest, plan)
+
+
+def _check_island(manifest: Manifest, plan: TrainingPlan) -> None:
+    """Refuse what the ranks of an island cannot train together."""
+    mesh = manifest.partition_mesh()
+    axes = ",".join(f"{axis}={size}" for axis, size in mesh.axes.items())
+    joined = {axis for m in manifest.mesh.values() if not m.devices for axis in m.axes}
+    if WORKERS not in joined:
+        raise BundleError(
+            f"the bundle's program is spread over {axes}, and nothing joins it to "
+            f"others; compile it with --mesh island=-1,{axes}, or train it with "
+            "`pcp run --steps`"
+        )
+    if plan.synchronize == "asynchronous" or plan.in_pairs or plan.in_background:
+        raise BundleError(
+            f"the bundle's program is spread over {axes}, and its algorithm exchanges "
+            "in pairs, beside the inner steps or on own clocks, which islands do not; "
+            "take ddp, diloco or average, or compile it without --mesh"
+        )
 
 
 def plan_of(manifest: Manifest) -> TrainingPlan:

@@ -18,6 +18,7 @@ as it was, and `outer` can be repeated: it consumes nothing.
 
 import gc
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -25,6 +26,7 @@ import numpy as np
 from pcp.errors import BundleError, StateMismatch
 from pcp.manifest import Manifest
 from pcp.training.data.dataset import Batch, batch_of, tokens_of_sample
+from pcp.training.storage.island_parts import IslandParts
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import (
     FROZEN,
@@ -66,10 +68,18 @@ class BundleTrainer:
     """A `Trainer` that runs a training bundle on a `pcp.runtime.Program`."""
 
     def __init__(
-        self, program: Any, manifest: Manifest, background: Any | None = None
+        self,
+        program: Any,
+        manifest: Manifest,
+        background: Any | None = None,
+        coordinate: int = 0,
     ) -> None:
-        """`background` is a second program of the bundle, for background exchanges."""
+        """`background` is a second program of the bundle, for background exchanges.
+
+        Of a bundle that is spread over an island this is the rank at `coordinate`.
+        """
         check_bundle(manifest)
+        self.parts, self._coordinate = IslandParts.of(manifest), coordinate
         plan = plan_of(manifest)
         if plan.in_background != (background is not None):
             raise BundleError(
@@ -81,7 +91,9 @@ class BundleTrainer:
         self.parameter_shapes: Sequence[Sequence[int]] = model_shapes(manifest)
         self.every_step = plan.synchronize == "step"
         self.functions = Functions(program)
-        self.steps = Steps(program, manifest)
+        mesh = self.parts.mesh
+        self.axes_inside = _axes_inside(manifest, self.parts)
+        self.steps = Steps(program, manifest, mesh, mesh.members[coordinate])
         second = (
             None if background is None else BackgroundExchange(Functions(background))
         )
@@ -89,7 +101,7 @@ class BundleTrainer:
         self.resumes = self.exchange.resumes
         self._parameters = manifest.parameters
         self._key = step_loop.key_of_program(manifest)
-        self._brought = step_loop.brought(manifest.functions)
+        self._brought = step_loop.brought(self.functions.signatures)
         self._counted = program_state.counted(manifest)
         self._state: Arrays = {}
         self._first: Arrays = {}
@@ -101,18 +113,26 @@ class BundleTrainer:
         self.evaluates_averages = True
 
     @classmethod
-    def load(cls, bundle: Any, device: str, target: str | None) -> Self:
+    def load(
+        cls, bundle: Any, device: str, target: str | None, coordinate: int = 0
+    ) -> Self:
         """Load the module for `target` on an IREE device, e.g. `local-task`.
 
-        Without a target, the first module that the device can run.
+        Without a target, the first module that the device can run. Of a bundle that is
+        spread over an island, the program of the rank at `coordinate`.
         """
         from pcp.runtime.program.executor import Program
 
-        program, background = Program.load(bundle, device=device, module=target), None
-        if plan_of(bundle.manifest).in_background:
+        manifest, member = bundle.manifest, None
+        if manifest.programs:
+            member = manifest.partition_mesh().devices[coordinate]
+            target = None  # which module it is, the bundle says of each rank
+        load = partial(Program.load, bundle, module=target, member=member)
+        program, background = load(device=device), None
+        if plan_of(manifest).in_background:
             again = {"device": program.device, "module": program.module}
-            background = Program.load(bundle, **again)
-        return cls(program, bundle.manifest, background)
+            background = load(**again)
+        return cls(program, manifest, background, coordinate)
 
     @property
     def progress(self) -> Sequence[int]:
@@ -147,6 +167,8 @@ class BundleTrainer:
     def freeze(self, given: Mapping[str, np.ndarray]) -> None:
         """Take what the model brings, by name; `StateMismatch` if one is missing."""
         wanted = {t.name: like(t) for t in self._brought}
+        whole = prefixed(FROZEN, list(given), given.values())
+        given = under(FROZEN, self.parts.cut(whole, self._coordinate))
         taken = as_taken(given, self._brought)
         found = {n: np.array(taken[n]) for n in wanted if n in taken}
         check_like(wanted, found)
@@ -195,6 +217,7 @@ class BundleTrainer:
             self.freeze(brought)
         if brought and not any(name.startswith(OF_A_ROUND) for name in snapshot):
             return self.fresh(self._seed())
+        snapshot = self.parts.cut(snapshot, self._coordinate)
         home = self.exchange.home
         if home != PARAMETER:
             snapshot = with_replica(snapshot, index)
@@ -207,7 +230,9 @@ class BundleTrainer:
                 "another model?"
             )
         parameters = {n: np.array(snapshot[PARAMETER + n]) for n in names}
-        check_like(prefixed(PARAMETER, names, map(like, self._parameters)), snapshot)
+        takes = self.functions.signatures["grad"].inputs
+        parts = {PARAMETER + t.name: like(t) for t in takes if t.role == "param"}
+        check_like(parts, snapshot)
         behind = (STATE, OUTER, PRIVATE, INNER)
         trained = any(name.startswith(behind) for name in snapshot)
         if not (trained and self._state):  # weights alone: all else begins with them
@@ -376,6 +401,23 @@ class BundleTrainer:
         new = {name: snapshot.get(prefix + name) for name in old}
         check_like(old, new)
         self.steps.hold({("state", name): np.array(new[name]) for name in old})
+
+
+def _axes_inside(manifest: Manifest, parts: IslandParts) -> list[tuple[str, ...]]:
+    """Along which axes the ranks of an island form groups.
+
+    Those of the program's collectives (without any: all ranks), and those along which
+    ranks hold copies of what is shared.
+    """
+    if parts.size == 1:
+        return []
+    inside = set(parts.mesh.axes)
+    wanted = {c.axes for c in manifest.all_collectives() if inside.issuperset(c.axes)}
+    shared = [(PARAMETER, "param"), (STATE, MODEL_STATE), (OUTER, "outer")]
+    kept = [t for f in manifest.functions.values() for t in f.results]
+    names = [prefix + t.name for t in kept for prefix, role in shared if t.role == role]
+    names += [f"{OUTER}inner.{t.name}" for t in kept if t.role == "state"]
+    return sorted(wanted | parts.copies(names).keys())
 
 
 def loss_value(losses: Sequence[Any]) -> float:

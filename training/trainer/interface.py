@@ -10,6 +10,7 @@ import numpy as np
 
 from pcp.manifest import TensorSpec
 from pcp.training.data.dataset import Batch
+from pcp.training.storage.island_parts import IslandParts
 from pcp.training.storage.safetensors_io import Arrays
 
 
@@ -30,6 +31,10 @@ class Trainer(Protocol):
     """Members meet in every inner step: a round is theirs together."""
     resumes: bool
     """Exchanges take place in mid-round, and the round goes on in another group."""
+    parts: IslandParts
+    """How the state is cut among the ranks of an island; of a whole worker, not."""
+    axes_inside: Sequence[tuple[str, ...]]
+    """Along which axes the ranks of an island form groups; (): all of them in one."""
 
     @property
     def waited(self) -> float:
@@ -77,7 +82,10 @@ class Trainer(Protocol):
         ...
 
     def join(self, communicator: Any) -> None:
-        """The group of the round that begins, or that is tried again."""
+        """The group of the round that begins, or that is tried again.
+
+        Of a rank of an island, the groups by the axes that they are along.
+        """
         ...
 
     @property

@@ -7,19 +7,24 @@ from pcp.runtime.program import host_processor
 from pcp.training.trainer.bundle_trainer import BundleTrainer
 
 
-def load(bundle: Any, device: str, target: str | None) -> BundleTrainer:
+def load(
+    bundle: Any, device: str, target: str | None, coordinate: int = 0
+) -> BundleTrainer:
     """A trainer for `bundle` on an IREE device, e.g. `local-task`.
 
-    Without a target, the first module that the device can run.
+    Without a target, the first module that the device can run. Of a bundle that is
+    spread over an island, the rank at `coordinate` of it.
     """
-    return BundleTrainer.load(bundle, device, target)
+    return BundleTrainer.load(bundle, device, target, coordinate)
 
 
-def load_made(content: bytes, source: str, device: str, target: str) -> BundleTrainer:
+def load_made(
+    content: bytes, source: str, device: str, target: str, coordinate: int = 0
+) -> BundleTrainer:
     """A trainer for a bundle that was made for `target`; `source` is for errors.
 
     Of a bundle that has none for it, the best code that runs wherever that would.
     """
     bundle = Bundle.from_bytes(content, source=source)
     there = [t for t in host_processor.substitutes(target) if t in bundle.targets]
-    return load(bundle, device, there[0] if there else None)
+    return load(bundle, device, there[0] if there else None, coordinate)

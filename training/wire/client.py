@@ -73,6 +73,7 @@ class ShepherdLink:
         self._make_beat = beat
         self._channel: Channel | None = None
         self._closing = threading.Event()
+        self._renewed = threading.Event()
         self._threads = [
             threading.Thread(target=work, daemon=True, name=f"link-{work.__name__}")
             for work in (self._run, self._beat)
@@ -92,6 +93,12 @@ class ShepherdLink:
             channel.send(message)
         except PeerLost:
             channel.close()  # the reader notices, and dials again
+
+    def again(self) -> None:
+        """Connect anew, and say what is held by now."""
+        self._renewed.set()
+        if (channel := self._channel) is not None:
+            channel.close()
 
     def close(self) -> None:
         """Disconnect for good."""
@@ -136,6 +143,7 @@ class ShepherdLink:
     def _session(self) -> None:
         channel = self._connect()
         try:
+            self._renewed.clear()
             channel.send(self._introduce())
             welcome = self._answer(channel)
             bundle = channel.receive_blob(welcome.bundle_bytes, self._timing.silence)
@@ -143,6 +151,8 @@ class ShepherdLink:
             self._welcomed(welcome, bundle)
             self._channel = channel
             while not self._closing.is_set():
+                if self._renewed.is_set():
+                    raise PeerLost("what this worker holds has changed")
                 message = channel.receive(self._timing.silence)
                 if not isinstance(message, Heartbeat):
                     self._received(message)

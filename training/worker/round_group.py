@@ -1,4 +1,14 @@
-"""The group of a round: its communicator, with one shared state in it."""
+"""The groups of a round: its members', with one shared state in it, and an island's.
+
+A rank of an island is in one group of the round, that of the ranks at its coordinate of
+all islands, and in groups inside its island (`pcp.training.worker.island_groups`):
+
+    steps     for the inner steps: they outlive a change of the other islands
+    outside   for what follows on the exchange with others, and is made again with it
+
+An exchange may succeed at one coordinate and fail at another. A rank that has gone on
+from there must not meet one that comes again in calls that were for another attempt.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,12 +17,14 @@ from typing import Any
 import numpy as np
 
 from pcp.errors import PeerLost, RuntimeFault
+from pcp.mesh import WORKERS
 from pcp.runtime import fetch_snapshot
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import SHARED
 from pcp.training.trainer.norms import within_rounding
 from pcp.training.wire.messages import Message, RoundStart
+from pcp.training.worker.island_groups import IslandGroups
 from pcp.training.worker.worker_state import WorkerState
 
 SILENCE_SECONDS = 10.0
@@ -34,6 +46,8 @@ class RoundGroup:
         self._send, self._log = send, log
         self.timeout = 60.0
         self._comm: Any = None
+        self._steps = IslandGroups(state, endpoint, "steps of an island")
+        self._outside = IslandGroups(state, endpoint, "exchange of an island")
         self._counted = (0, 0)
         self._fetched = 0
         """Bytes of states that were fetched, and others sent, since the last report."""
@@ -44,15 +58,63 @@ class RoundGroup:
         self._endpoint.cancel(reason)
         if comm is not None and comm.epoch < epoch:
             comm.abort(reason)
+        self._outside.abandon(reason, epoch)
+
+    def abandon_inside(self, epoch: int | None = None) -> None:
+        """Stop exchanges of the island's groups before `epoch`; from any thread.
+
+        Without an epoch of all: the island is to be formed anew, or to restore a state.
+        """
+        reason = "the ranks of the island begin anew"
+        self._steps.abandon(reason, epoch)
+        if epoch is None:
+            self._outside.abandon(reason)
+
+    @property
+    def groups(self) -> Any:
+        """What inner steps communicate in: the group, or of a rank those by axes."""
+        return self._with(self._steps)
+
+    @property
+    def groups_outside(self) -> Any:
+        """What the outer step communicates in."""
+        return self._with(self._outside)
+
+    def _with(self, inside: IslandGroups) -> Any:
+        if inside.epoch is None:
+            return self._comm
+        return {WORKERS: self._comm} | inside.by_axes
+
+    @property
+    def failed_inside(self) -> bool:
+        """Whether a group inside the island is broken, or could not be formed."""
+        return self._steps.failed or self._outside.failed
+
+    def agree(self, shared: Arrays, revision: int) -> None:
+        """Ranks of the island that hold the same elements take those of the first.
+
+        Sums over other islands are made coordinate by coordinate, each in an order of
+        its own, and floats added in another order differ.
+        """
+        if self._outside.epoch is None:
+            return
+        parts = self._state.trainer.parts
+        for along, names in sorted(parts.copies(list(shared)).items()):
+            held = {name: shared[name] for name in names}
+            group = self._outside.by_axes[",".join(along)]
+            group.param_sync(held, revision=revision, source=0)
+            shared |= held
 
     def form(self, order: RoundStart) -> Any:
         """The communicator of the order's epoch, with one shared state in it."""
+        self._steps.form(order, order.inner_epoch, self.timeout)
         if self._comm is not None and self._comm.epoch == order.epoch:
             return self._comm
-        self.close()
+        self._leave()
         comm = self._endpoint.form(order.epoch, order.members, order.rank, self.timeout)
         comm.timeout = self.timeout
         self._comm, self._counted = comm, (0, 0)
+        self._outside.form(order, order.epoch, self.timeout)
         state, before = self._state, order.round - 1
         held = state.committed
         arrays = self._newest_state(order)
@@ -79,7 +141,12 @@ class RoundGroup:
         return now[0] - before[0] + fetched, now[1] - before[1] + fetched
 
     def close(self) -> None:
-        """Leave the group; exchanges under way are of a round that is given up."""
+        """Leave all groups; exchanges under way are of a round that is given up."""
+        self._leave()
+        self._steps.close()
+        self._outside.close()
+
+    def _leave(self) -> None:
         if self._comm is not None:
             self._comm.close(timeout=0)
             self._comm = None

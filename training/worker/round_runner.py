@@ -119,7 +119,7 @@ class RoundRunner:
                 return  # nothing would end the wait for a group of others
             comm = self.group.form(order)
             self._forming = None
-            state.trainer.join(comm)
+            state.trainer.join(self.group.groups)
             work = self._inner(order, comm)
             moved = state.trainer.moved
             self.inner_steps.place.enter("exchange")
@@ -132,7 +132,7 @@ class RoundRunner:
         except RuntimeFault as error:
             let_go(error)
             if not self._superseded(order):
-                self._report(order, error)
+                self._report(order, error, inside=self.group.failed_inside)
         finally:
             self._order = self._forming = None
             self.inner_steps.place.enter("waiting")
@@ -174,18 +174,29 @@ class RoundRunner:
         return Heartbeat(meeting=report, at=at)
 
     def validate(self, commit: Commit) -> None:
-        """Evaluate this worker's share of the held-out batches, if it has one."""
+        """Evaluate this worker's share of the held-out batches, if it has one.
+
+        The ranks of an island do so together, in the groups that they have.
+        """
         if commit.validate_share is None:
             return
         first, step = commit.validate_share
         trainer, corpus = self._state.trainer, self.inner_steps.corpus
         batches = range(first, corpus.validation_batches, step)
-        place, total = self.inner_steps.place, 0.0
-        for number in batches:
-            place.enter("validating")
-            total += trainer.evaluate(corpus.validation(number))
-            place.stepped()
-        place.enter("waiting")
+        place, losses = self.inner_steps.place, []
+        try:
+            for number in batches:
+                place.enter("validating")
+                losses.append(trainer.evaluate(corpus.validation(number)))
+                place.stepped()
+        except RuntimeFault as error:
+            let_go(error)
+            if not self._called_off():
+                self._report(commit, error, inside=True)
+            return
+        finally:
+            place.enter("waiting")
+        total = sum(losses)
         self._send(
             Validated(round=commit.round, loss_sum=float(total), batches=len(batches))
         )
@@ -194,14 +205,17 @@ class RoundRunner:
         newer = self._newest()
         return self._called_off() or (newer is not None and newer.epoch > order.epoch)
 
-    def _report(self, order: RoundStart, error: RuntimeFault) -> None:
+    def _report(
+        self, order: RoundStart | Commit, error: RuntimeFault, *, inside: bool
+    ) -> None:
         self._log(f"round {order.round}, epoch {order.epoch}: {error}")
         self._send(
             GroupFailed(
                 round=order.round,
                 epoch=order.epoch,
                 reason=str(error)[:4000],
-                lost=getattr(error, "peer", None),
+                lost=None if inside else getattr(error, "peer", None),
+                inside=inside,
             )
         )
 
@@ -269,12 +283,13 @@ class RoundRunner:
         """The outer step, made bit-identical, then reported as prepared."""
         began = time.monotonic() - self._state.trainer.waited
         weight = work.tokens * order.weight
-        candidate = self._state.trainer.outer(weight, comm)
+        candidate = self._state.trainer.outer(weight, self.group.groups_outside)
         # Members of different hardware round differently: rank 0's bits count, if they
         # are ours but for that.
         shared, before = shared_part(candidate), self._state.trainer.shared
         accept = partial(within_rounding, mine=shared, before=before)
         synced = comm.param_sync(shared, revision=order.round, source=0, accept=accept)
+        self.group.agree(shared, order.round)
         candidate |= shared
         sent, received = self.group.moved_bytes()
         prepared = Prepared(

@@ -100,7 +100,8 @@ class Mailbox:
 class Worker:
     """One worker process. `run` returns the reason for which the run ended.
 
-    `load(bundle)` makes the `Trainer`; `endpoint` is this process's place in the
+    `load(bundle)` makes the `Trainer`, `load(bundle, coordinate)` that of a rank of an
+    island; `endpoint` is this process's place in the
     mesh. Both are closed by `run`. `protection` is the run's, and the endpoint's too.
     """
 
@@ -108,7 +109,7 @@ class Worker:
         self,
         identity: Identity,
         endpoint: Any,
-        load: Callable[[bytes], Trainer],
+        load: Callable[..., Trainer],
         log: Callable[[str], None],
         timing: Timing | None = None,
         protection: Protection = OPEN,
@@ -184,6 +185,7 @@ class Worker:
     def _welcomed(self, welcome: Welcome, bundle: bytes) -> None:
         with self._mail.changed:
             self._mail.welcome, self._mail.bundle = welcome, bundle
+            self._runner.group.abandon_inside()
             self._mail.changed.notify_all()
 
     def _received(self, message: Message) -> None:
@@ -192,6 +194,7 @@ class Worker:
             if isinstance(message, RoundStart):
                 mail.order = message
                 self._runner.group.abandon(message.epoch)
+                self._runner.group.abandon_inside(message.inner_epoch)
             elif isinstance(message, LeaseGrant):
                 mail.learn = message
             elif isinstance(message, Commit):
@@ -199,6 +202,7 @@ class Worker:
             elif isinstance(message, Restore):
                 mail.restore = message
                 mail.order = mail.learn = None
+                self._runner.group.abandon_inside()
             elif isinstance(message, Stalled):
                 self._stalled(message.reason)
             elif isinstance(message, Shutdown):
@@ -248,8 +252,15 @@ class Worker:
         state, runner = self._state, self._runner
         if welcome.run != state.run:
             state.forget()
-        if bundle and welcome.bundle != self._bundle:
-            state.exchange(self._load(bundle))
+        moved = welcome.island is not None and state.coordinate != welcome.coordinate
+        state.place(welcome.island, welcome.coordinate)
+        if bundle and (moved or welcome.bundle != self._bundle):
+            at = () if welcome.island is None else (welcome.coordinate,)
+            made = self._load(bundle, *at)
+            if state.loaded and made.parts.noted != state.trainer.parts.noted:
+                state.forget()  # what is held is in the parts of another mesh
+                self._link.again()
+            state.exchange(made)
             self._experiment = None
         experiment = parse(welcome.experiment, source="the shepherd's experiment")
         if experiment != self._experiment:

@@ -67,6 +67,9 @@ class WorkerState:
         self.lock = threading.RLock()
         self._trainer: Trainer | None = None
         self.run: str | None = None
+        self.island: str | None = None
+        self.coordinate: int | None = None
+        """Which rank of the island this is; both None: of none so far."""
         self.committed: int | None = None
         """The round of the trainer's state; None before the first."""
         self.work: InnerResult | None = None
@@ -97,6 +100,14 @@ class WorkerState:
         with self.lock:
             self._trainer = trainer
 
+    def place(self, island: str | None, coordinate: int) -> None:
+        """It is this rank of an island; what another coordinate held does not count."""
+        if self.coordinate not in (None, coordinate) and island is not None:
+            self.forget()
+        with self.lock:
+            self.island = island
+            self.coordinate = None if island is None else coordinate
+
     def exchange(self, trainer: Trainer) -> None:
         """Take another program for the same model, and go on from what is held.
 
@@ -118,6 +129,8 @@ class WorkerState:
                 "committed": self.committed,
                 "digest": safetensors_io.digest(held) if held else None,
                 "prepared": self.prepared,
+                "island": self.island,
+                "coordinate": self.coordinate,
             }
 
     def ready(self) -> Ready:

@@ -16,6 +16,7 @@ import numpy as np
 from pcp.bundle import Bundle
 from pcp.manifest import Function, Manifest, Parameter, TensorSpec
 from pcp.training.data.dataset import token_inputs
+from pcp.training.storage.island_parts import WHOLE
 
 VOCABULARY, BATCH, BLOCK = 128, 4, 8
 OUTER_RATE, OUTER_MOMENTUM, RATE = 0.7, 0.9, 2.0
@@ -64,6 +65,7 @@ class BigramTrainer:
     `pause` slows each inner step.
     """
 
+    parts, axes_inside = WHOLE, ()
     inputs = token_inputs(BATCH, BLOCK)
     batch, block = BATCH, BLOCK
     parameter_shapes = ((VOCABULARY, VOCABULARY),)

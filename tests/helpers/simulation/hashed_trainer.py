@@ -18,6 +18,7 @@ from pcp.manifest import Collective
 from pcp.training.data.dataset import token_inputs
 from pcp.training.data.lease_pool import Range, merged
 from pcp.training.storage import safetensors_io
+from pcp.training.storage.island_parts import WHOLE
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training_plan import Asynchronous, EveryRound
 
@@ -92,6 +93,7 @@ class HashTrainer:
     own may make the same of one lease, and their inner states differ all the same.
     """
 
+    parts, axes_inside = WHOLE, ()
     inputs = token_inputs(BATCH, BLOCK)
     batch, block = BATCH, BLOCK
     parameter_shapes = ((VOCABULARY, VOCABULARY),)

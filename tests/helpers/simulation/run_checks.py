@@ -15,9 +15,9 @@ from typing import Any
 
 from pcp.errors import StateMismatch
 from pcp.training.coordinator import effects as do
-from pcp.training.coordinator.island import joined_digest
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.data.lease_pool import Range, size
+from pcp.training.storage.island_parts import joined_digest
 from pcp.training.storage.ledger_state import LedgerReplay
 from pcp.training.wire.messages import Commit, LeaseGrant, Prepared, RoundStart
 

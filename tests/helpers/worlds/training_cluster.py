@@ -20,12 +20,12 @@ from pcp.training.storage.run_folder import RunFolder
 from pcp.training.trainer.load import load
 from pcp.training.worker.worker import Identity, Worker
 
-Loader = Callable[[bytes], Any]
+Loader = Callable[..., Any]
 
 
-def load_bundle(content: bytes) -> Any:
+def load_bundle(content: bytes, coordinate: int = 0) -> Any:
     """A trainer that runs a bundle here, in a worker's own thread."""
-    return load(Bundle.from_bytes(content), "local-sync", None)
+    return load(Bundle.from_bytes(content), "local-sync", None, coordinate)
 
 
 def stepping(before: Callable[[int], object]) -> Loader:

@@ -14,8 +14,9 @@ from pcp.training.config.experiment import parse
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.observe.metrics import Quiet
 from pcp.training.shepherd.shepherd import Shepherd
-from pcp.training.storage import checkpoint, safetensors_io
+from pcp.training.storage import checkpoint
 from pcp.training.storage.checkpoint import Checkpoint
+from pcp.training.storage.island_parts import IslandParts
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.storage.snapshots import shared_of
@@ -103,7 +104,8 @@ def checkpoint_of(outcome: Outcome) -> Checkpoint:
     """The last one of a run; its state is the committed one."""
     assert outcome.checkpoint is not None
     saved = checkpoint.load(outcome.checkpoint)
-    assert safetensors_io.digest(shared_of(saved)) == saved.info["digest"]
+    parts = IslandParts.read(saved.info.get("parts"))
+    assert parts.digest(shared_of(saved)) == saved.info["digest"]
     return saved
 
 

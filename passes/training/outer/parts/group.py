@@ -102,7 +102,7 @@ def in_buckets(
     In a program that is to be spread over a mesh each goes alone: of a row of them all
     no member would hold a part. pcp-bucket-collectives joins the members' parts.
     """
-    if tensors and _is_spread():
+    if tensors and is_spread():
         return [sum_over_workers(x, codec, over) for x in tensors]
     kinds = list(dict.fromkeys(str(hlo.element_type(x)) for x in tensors))
     results: dict[int, Value] = {}
@@ -114,7 +114,7 @@ def in_buckets(
     return [results[i] for i in range(len(tensors))]
 
 
-def _is_spread() -> bool:
+def is_spread() -> bool:
     """Whether the module that is built here has a mesh to be partitioned over."""
     op = ir.InsertionPoint.current.block.owner
     while op.operation.parent is not None:

@@ -1,0 +1,247 @@
+"""Islands of two ranks, with real programs: their numbers, and what a death costs."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.models.token_batches import pair
+from helpers.servers.processes import Processes
+from helpers.worlds.island_rank import POINTS
+from helpers.worlds.training_cluster import crew_member, load_bundle
+from helpers.worlds.training_runs import (
+    Background,
+    Watcher,
+    checkpoint_of,
+    experiment,
+)
+
+import pcp
+from pcp.training.data.corpus import Corpus
+from pcp.training.data.dataset import token_inputs
+from pcp.training.shepherd.shepherd import Shepherd
+from pcp.training.storage import safetensors_io
+from pcp.training.storage.checkpoint import Checkpoint
+from pcp.training.storage.ledger import check, read
+from pcp.training.storage.run_folder import RunFolder
+from pcp.training.storage.snapshots import snapshot_of
+
+torch = pytest.importorskip("torch")
+
+VOCABULARY, WIDTH, BATCH, BLOCK = 64, 16, 4, 8
+INPUTS = token_inputs(BATCH, BLOCK)
+RATE = 0.5
+RULES = {
+    "embedding.weight": [[], ["tp"]],
+    "hidden.weight": [["tp"], []],
+    "hidden.bias": [["tp"]],
+    "head.weight": [[], ["tp"]],
+}
+"""head.bias is whole on both ranks."""
+SLOW = pytest.mark.slow
+RANK = "helpers.worlds.island_rank"
+
+
+class Tiny(torch.nn.Module):
+    """Embedding, tanh layer, head."""
+
+    def __init__(self, vocabulary: int = VOCABULARY, width: int = WIDTH) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(vocabulary, width)
+        self.hidden = torch.nn.Linear(width, width)
+        self.head = torch.nn.Linear(width, vocabulary)
+
+    def forward(self, ids, targets):
+        logits = self.head(torch.tanh(self.hidden(self.embedding(ids))))
+        flat = logits.reshape(-1, logits.shape[-1])
+        return torch.nn.functional.cross_entropy(flat, targets.reshape(-1))
+
+
+def compiled(
+    folder: Path, model: Tiny, mesh: str | None, algorithm: str, optimizer: str
+) -> bytes:
+    ids = torch.zeros((BATCH, BLOCK), dtype=torch.int64)
+    keys = {}
+    if mesh is not None:
+        (folder / "rules.json").write_text(json.dumps({"tensors": RULES}))
+        rules = str(folder / "rules.json")
+        keys = {"mesh": f"workers=elastic,{mesh}", "sharding": rules}
+    module = pcp.from_torch(model, ids, ids)
+    bundle = pcp.compile(
+        module, ["cpu"], mode="train", optimizer=optimizer, algorithm=algorithm, **keys
+    )
+    return bundle.to_bytes()
+
+
+class Run:
+    """A shepherd in a thread; `threads` begins workers, of which two are an island."""
+
+    def __init__(
+        self, folder: Path, content: bytes, islands: int, mesh: str | None, **keys
+    ) -> None:
+        self.exp = experiment(folder, mesh=mesh, **keys)
+        self.run, self.watcher = RunFolder.at(folder / "run", self.exp), Watcher()
+        self.shepherd = Shepherd(
+            self.exp, self.run, lambda target: content, self.watcher, workers=islands
+        )
+        self.thread = Background(self.shepherd.run)
+
+    def threads(self, count: int) -> list[Background]:
+        work = [partial(crew_member, f"w{i}", self.shepherd.port) for i in range(count)]
+        return [Background(each) for each in work]
+
+    def finish(self) -> Checkpoint:
+        """The last checkpoint: every rank's digest was compared with the ledger's."""
+        saved = checkpoint_of(self.thread.finish(120))
+        check(self.run.ledger)
+        return saved
+
+
+def trained(folder: Path, content: bytes, count: int, mesh: str | None, **keys):
+    """A complete run of two islands, or of two whole workers."""
+    folder.mkdir(exist_ok=True)
+    run = Run(folder, content, 2, mesh, **keys)
+    crew = run.threads(count)
+    saved = run.finish()
+    assert [each.finish(30) for each in crew] == ["the run is complete"] * count
+    return run, saved
+
+
+@pytest.fixture(scope="module")
+def model() -> Tiny:
+    torch.manual_seed(0)
+    return Tiny()
+
+
+@pytest.fixture(scope="module")
+def averaging(model: Tiny, tmp_path_factory) -> bytes:
+    """SGD, and DiLoCo as an average."""
+    folder = tmp_path_factory.mktemp("averaging")
+    average = "diloco{lr=1.0,momentum=0.0}"
+    return compiled(folder, model, "tp=2", average, f"sgd{{lr={RATE}}}")
+
+
+def test_islands_averaged_in_every_step_are_synchronous_sgd(
+    tmp_path: Path, model: Tiny, averaging: bytes
+) -> None:
+    """Of PyTorch, on batches of both islands; a checkpoint has the whole tensors."""
+    weights = {n: p.detach().numpy() for n, p in model.state_dict().items()}
+    start = tmp_path / "start.safetensors"
+    start.write_bytes(safetensors_io.to_bytes(weights))
+    steps = {"tau": 1, "outer_loop_steps": 10, "initial_weights": str(start)}
+    run, saved = trained(tmp_path, averaging, 4, "tp=2", **steps)
+    copy = Tiny()
+    copy.load_state_dict(model.state_dict())
+    optimizer = torch.optim.SGD(copy.parameters(), lr=RATE)
+    corpus, losses = Corpus(run.exp, INPUTS), []
+    for step in range(10):
+        batch = corpus.read(np.arange(step * 2 * BATCH, (step + 1) * 2 * BATCH))
+        loss = copy(*map(torch.from_numpy, pair(batch)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert [r.workers for r in run.watcher.rounds] == [2] * 10
+    assert [r.loss for r in run.watcher.rounds] == pytest.approx(losses, rel=1e-5)
+    for name, value in copy.state_dict().items():
+        found = saved.parameters[name]
+        np.testing.assert_allclose(
+            found, value.numpy(), rtol=1e-5, atol=1e-6, err_msg=name
+        )
+    assert saved.info["parts"]["axes"] == {"tp": 2}
+    assert len(saved.workers) == 2
+
+
+KILLED = [p if p == "prepared" else pytest.param(p, marks=SLOW) for p in POINTS]
+
+
+@pytest.mark.parametrize("point", KILLED)
+def test_a_rank_that_is_killed_takes_its_island_out_and_it_comes_back(
+    tmp_path: Path, averaging: bytes, processes: Processes, point: str
+) -> None:
+    run = Run(tmp_path, averaging, 2, "tp=2", outer_loop_steps=400, max_epochs=400)
+    port = run.shepherd.port
+    crew = [processes.start(RANK, name, port) for name in ("a", "b", "c")]
+    doomed = processes.start(RANK, "d", port, point, 4)
+    assert doomed.wait() == -9
+    watcher = run.watcher
+    watcher.wait_for_round(watcher.rounds[-1].round + 2)
+    alone = [r.round for r in watcher.rounds if r.workers == 1]
+    assert alone
+    crew.append(processes.start(RANK, "e", port))
+    crew[-1].wait_for("joined with the state of round")
+    watcher.wait_for_round(watcher.rounds[-1].round + 3)
+    assert watcher.rounds[-1].workers == 2
+    inside = [row["ranks"] for row in run.shepherd.status()["workers"]]
+    assert [len(ranks) for ranks in inside] == [2, 2]
+    run.shepherd.interrupt(15)
+    run.finish()
+    for rank in crew:
+        assert rank.wait() == 0
+    assert alone[0] <= 5
+    assert [r.round for r in watcher.rounds] == [*range(1, len(watcher.rounds) + 1)]
+
+
+@SLOW
+def test_diloco_of_islands_is_that_of_whole_workers(
+    tmp_path: Path, model: Tiny
+) -> None:
+    algorithm, optimizer = "diloco{lr=0.7,momentum=0.9}", "adamw{lr=0.01}"
+    found = {}
+    for mesh, count in ((None, 2), ("tp=2", 4)):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        content = compiled(folder, model, mesh, algorithm, optimizer)
+        keys = {"tau": 10, "outer_loop_steps": 20, "max_epochs": 50}
+        run, saved = trained(folder, content, count, mesh, **keys)
+        found[count] = [r.loss for r in run.watcher.rounds], saved
+    losses, whole = found[2]
+    ours, spread = found[4]
+    np.testing.assert_allclose(ours, losses, rtol=1e-4)
+    for name, value in whole.parameters.items():
+        np.testing.assert_allclose(
+            spread.parameters[name], value, rtol=1e-4, atol=1e-5, err_msg=name
+        )
+    for name, value in whole.outer.items():
+        assert spread.outer[name].shape == value.shape
+
+
+@SLOW
+def test_a_rank_sends_its_share_of_what_a_whole_worker_sends(tmp_path: Path) -> None:
+    """Within 2 %: there is a little around each message."""
+    sent = {}
+    for mesh, count in ((None, 2), ("tp=2", 4)):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        torch.manual_seed(0)
+        large = Tiny(VOCABULARY, 512)
+        content = compiled(folder, large, mesh, "diloco", "sgd{lr=0.1}")
+        run, _ = trained(folder, content, count, mesh, tau=2, outer_loop_steps=4)
+        sent[count] = [r.bytes_sent_per_worker * 2 / count for r in run.watcher.rounds]
+    assert sent[4] == pytest.approx([each / 2 for each in sent[2]], rel=0.02)
+
+
+@SLOW
+def test_a_checkpoint_of_islands_goes_on_as_whole_workers_and_back(
+    tmp_path: Path, model: Tiny, averaging: bytes
+) -> None:
+    """The validation loss of a state is that of any mesh; no sample is used twice."""
+    algorithm = "diloco{lr=1.0,momentum=0.0}"
+    whole = compiled(tmp_path, model, None, algorithm, f"sgd{{lr={RATE}}}")
+    keys = {"tau": 2, "max_epochs": 50}
+    run, saved = trained(tmp_path, averaging, 4, "tp=2", outer_loop_steps=3, **keys)
+    number, loss, _ = run.watcher.validations[-1]
+    trainer, corpus = load_bundle(whole), Corpus(run.exp, INPUTS)
+    trainer.restore(snapshot_of(saved), 0)
+    batches = range(corpus.validation_batches)
+    again = np.mean([trainer.evaluate(corpus.validation(i)) for i in batches])
+    trainer.close()
+    assert number == 3
+    assert loss == pytest.approx(again, abs=1e-6)
+    trained(tmp_path, whole, 2, None, outer_loop_steps=5, **keys)
+    run, saved = trained(tmp_path, averaging, 4, "tp=2", outer_loop_steps=7, **keys)
+    records = read(run.run.ledger)[0]
+    cut = [(r["round"], r["mesh"]) for r in records if r["kind"] == "recut"]
+    assert cut == [(3, None), (5, "tp=2")]
+    assert saved.round == 7
