@@ -8,7 +8,7 @@ TESTERS ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lit check format docs docs-site guide bench clean
+.PHONY: help demo demo-serve test test-full lit check format docs docs-site guide bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -31,6 +31,9 @@ $(VENV)/.dev: $(VENV)/.python pyproject.toml
 
 demo: $(VENV)/.train ## train a small GPT with two workers (about three minutes)
 	$(BIN)/pcp train examples/demo.json --workers 2
+
+demo-serve: $(VENV)/.dev ## train a small Llama, serve it on two ranks, chat with it
+	$(BIN)/python examples/serve_demo.py
 
 test: $(VENV)/.dev ## lint, lit and unit tests (TESTERS=3 processes, for 2 cores; the second time compiles nothing)
 	$(BIN)/ruff check .

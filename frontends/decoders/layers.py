@@ -5,6 +5,7 @@ group, d], so that a mesh cuts between them. A cache is [keys, positions, d].
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 import numpy as np
 
@@ -38,13 +39,28 @@ def along(x: Value, shape: Sequence[int], *dimensions: int) -> Value:
     return hlo.broadcast_in_dim(x, list(shape), list(dimensions))
 
 
-def product(x: Value, weights: Weights, name: str, summed: int = 1) -> Value:
-    """x · wᵀ over the last `summed` dimensions of both, and its bias if it has one."""
+def product(
+    x: Value, weights: Weights, name: str, summed: int = 1, *, flat: bool = False
+) -> Value:
+    """x · wᵀ over the last `summed` dimensions of both, and its bias if it has one.
+
+    With `flat` it is a product of matrices, of which IREE makes its best code.
+    """
     w = weights(f"{name}.weight")
     rank, free = len(hlo.shape_of(x)), len(hlo.shape_of(w)) - summed
+    outer = [*hlo.shape_of(x)[: rank - summed], *hlo.shape_of(w)[:free]]
+    if flat:
+        x, w = _matrix(x, rank - summed), _matrix(w, free)
+        rank, free, summed = 2, 1, 1
     over = (range(rank - summed, rank), range(free, free + summed))
-    result = hlo.dot_general(x, w, contract=over)
+    result = hlo.reshape(hlo.dot_general(x, w, contract=over), outer)
     return _plus_bias(result, weights, name)
+
+
+def _matrix(x: Value, rows: int) -> Value:
+    """x with its first `rows` dimensions as one, and the others."""
+    shape = hlo.shape_of(x)
+    return hlo.reshape(x, [prod(shape[:rows]), prod(shape[rows:])])
 
 
 def _plus_bias(x: Value, weights: Weights, name: str) -> Value:

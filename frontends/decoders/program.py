@@ -102,8 +102,12 @@ def phases(texts: Sequence[str], contexts: Sequence[int]) -> list[Phase]:
     return list(dict.fromkeys(found))
 
 
-def build(spec: Decoder, wanted: Sequence[Phase]) -> ir.Module:
-    """A module with a function for each phase; caches have the largest context."""
+def build(spec: Decoder, wanted: Sequence[Phase], *, flat: bool = True) -> ir.Module:
+    """A module with a function for each phase; caches have the largest context.
+
+    With `flat` heads are one dimension in products. That is faster, and a mesh that
+    cuts heads unequally, or inside a group, needs them apart.
+    """
     context = max(phase.context for phase in wanted)
     if context > spec.positions:
         raise UsageError(
@@ -114,15 +118,15 @@ def build(spec: Decoder, wanted: Sequence[Phase]) -> ir.Module:
         with ir.InsertionPoint(module.body):
             for phase in wanted:
                 with ir.Location.name(phase.name):
-                    _Function(spec, phase, context).write()
+                    _Function(spec, phase, context, flat).write()
         return module
 
 
 class _Function:
     """One function while it is written."""
 
-    def __init__(self, spec: Decoder, phase: Phase, context: int) -> None:
-        self.spec, self.phase = spec, phase
+    def __init__(self, spec: Decoder, phase: Phase, context: int, flat: bool) -> None:
+        self.spec, self.phase, self.flat = spec, phase, flat
         self.pieces = spec.pieces()
         self.i32 = ir.IntegerType.get_signless(32)
         f32, rows = layers.f32(), phase.rows
@@ -242,14 +246,17 @@ class _Function:
 
     def _attention(self, x: Value, weights: layers.Weights, i: int) -> Value:
         spec, kind = self.spec, self.spec.layers[i]
-        q, k, v = (layers.product(x, weights, f"{i}.{what}") for what in "qkv")
+        q, k, v = (
+            layers.product(x, weights, f"{i}.{what}", flat=self.flat) for what in "qkv"
+        )
         if spec.head_norms:
             q = layers.norm(q, weights, f"{i}.q_norm", spec.norm)
             k = layers.norm(k, weights, f"{i}.k_norm", spec.norm)
         q, k = (layers.rotated(each, self.turns[kind]) for each in (q, k))
         q = hlo.multiply(q, hlo.constant_like(q, spec.attention_scale))
         attend = self._attend_rows if self.phase.kind == "decode" else self._attend
-        return layers.product(attend(q, k, v, i), weights, f"{i}.o", summed=3)
+        mixed = attend(q, k, v, i)
+        return layers.product(mixed, weights, f"{i}.o", summed=3, flat=self.flat)
 
     def _attend(self, q: Value, k: Value, v: Value, i: int) -> Value:
         """All rows are of one slot: [rows, keys, group, d]."""

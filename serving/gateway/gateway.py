@@ -142,6 +142,11 @@ class Gateway:
         if failure is not None:
             raise failure
 
+    @property
+    def ready(self) -> bool:
+        """Whether it serves, and a request that comes now would be computed."""
+        return self._loop is not None and self.driver.ready
+
     def stop(self) -> None:
         """End, from any thread: who is being answered has `drain` seconds."""
         loop, server = self._loop, self._server

@@ -14,7 +14,8 @@ EXAMPLES = ROOT / "examples"
 ALONE = sorted(
     path.stem
     for path in EXAMPLES.glob("*.py")
-    if path.stem != "load_checkpoint_in_torch"  # it needs a run
+    # One needs a run, the other makes one: it takes a minute.
+    if path.stem not in ("load_checkpoint_in_torch", "serve_demo")
 )
 DEADLINE_S = 200
 
@@ -31,6 +32,13 @@ def run(*command: str | Path, folder: Path) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.mark.slow
+def test_a_model_is_trained_and_served_and_chatted_with(tmp_path: Path) -> None:
+    printed = run(EXAMPLES / "serve_demo.py", folder=tmp_path)
+    _, _, answer = printed.partition("\nready: model\n")
+    assert len(answer.strip()) > 20
 
 
 @pytest.mark.parametrize("name", ALONE)

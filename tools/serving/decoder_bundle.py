@@ -39,7 +39,7 @@ def compile_folder(
     wanted = program.phases(phases, contexts)
     options = {"opt_level": "O3", "source": str(folder), **options}
     options |= {"targets": tuple(targets), "mode": "forward", "entry": wanted[0].name}
-    module = program.build(spec, wanted)
+    module = program.build(spec, wanted, flat=spec.kv_heads % ranks == 0)
     if ranks == 1:
         return driver.compile(module, CompileOptions(**options))
     cut: dict[str, object] = {}

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pcp.bundle import Bundle
-from pcp.compiler.mesh_option import parse_mesh
 from pcp.errors import ConfigError, UsageError
 from pcp.serving.interface import Engine
 from pcp.tools.support.cache_folder import cache_folder
@@ -61,6 +60,8 @@ def _ranks(flags: Namespace) -> int:
     """How many `--mesh` or `--ranks` say."""
     ranks = 1 if flags.ranks is None else flags.ranks
     if flags.mesh is not None:
+        from pcp.compiler.mesh_option import parse_mesh
+
         mesh = parse_mesh(flags.mesh)
         alone = tuple(mesh.axes) == (AXIS,) and mesh.workers is None
         if not alone or flags.ranks not in (None, mesh.size):

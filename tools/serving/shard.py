@@ -12,10 +12,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from pcp.compiler.mesh_option import parse_mesh
 from pcp.errors import UsageError, counted
 from pcp.frontends.decoders import families
-from pcp.frontends.decoders.tensor_parallel import AXIS, layouts_of_weights
 from pcp.manifest import TensorSpec
 from pcp.mesh import Mesh
 from pcp.serving import shards
@@ -47,6 +45,8 @@ def parser() -> Parser:
 
 
 def _main(argv: Sequence[str]) -> None:
+    from pcp.frontends.decoders.tensor_parallel import AXIS, layouts_of_weights
+
     flags = parser().parse_args(argv)
     members = _members(flags.mesh)
     spec = families.read(flags.folder)
@@ -79,6 +79,10 @@ def _whole(axes: tuple[tuple[str, ...], ...], rank: int) -> tuple[tuple[str, ...
 
 
 def _members(text: str) -> int:
+    # What needs the compiler is imported where it is used: `--help` needs nothing.
+    from pcp.compiler.mesh_option import parse_mesh
+    from pcp.frontends.decoders.tensor_parallel import AXIS
+
     axes = parse_mesh(text).axes
     if set(axes) != {AXIS}:
         raise UsageError(f"--mesh {text}: weights are cut along {AXIS}, as {AXIS}=2")

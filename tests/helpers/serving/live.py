@@ -87,9 +87,9 @@ class Live:
         """A POST of JSON."""
         return self.ask("POST", path, strict_json.dumps(values).encode(), headers)
 
-    def wait_until(self, what: Callable[[], bool]) -> None:
+    def wait_until(self, what: Callable[[], bool], seconds: float = _SECONDS) -> None:
         """Wait for something that has to come."""
-        until = time.monotonic() + _SECONDS
+        until = time.monotonic() + seconds
         while not what():
             if time.monotonic() > until:
                 raise TimeoutError(f"it did not come; the gateway said {self.said}")

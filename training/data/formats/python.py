@@ -31,6 +31,11 @@ class PythonDataset:
         """Of the file, and of what the dataset says of its data."""
         return self.tree.root
 
+    def largest(self, column: str) -> int | None:
+        """The largest id of a column, if the user's code says so."""
+        said = getattr(self._dataset, "largest", None)
+        return None if said is None else said(column)
+
     def sample(self, index: int) -> Sample:
         """As the user's code makes it."""
         return self._dataset.sample(index)

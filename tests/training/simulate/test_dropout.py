@@ -52,7 +52,7 @@ class GPT(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(128, WIDTH), nn.Embedding(TOKENS, WIDTH)
+        self.tokens, self.places = nn.Embedding(256, WIDTH), nn.Embedding(TOKENS, WIDTH)
         self.blocks = nn.ModuleList([Block(), Block()])
         self.norm = nn.LayerNorm(WIDTH)
 
@@ -62,7 +62,7 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = block(x)
         logits = self.norm(x) @ self.tokens.weight.T
-        return functional.cross_entropy(logits.reshape(-1, 128), targets.reshape(-1))
+        return functional.cross_entropy(logits.reshape(-1, 256), targets.reshape(-1))
 
 
 @pytest.mark.slow
