@@ -250,6 +250,9 @@ class VirtualHub:
             self._bell.wait_for(lambda: self._events, timeout)
         return self._events.popleft() if self._events else None
 
+    def drop_revoked(self) -> None:
+        """There are no certificates here."""
+
     def work(self, what: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """In a thread of the shepherd's process."""
         world = self._network.world
