@@ -12,7 +12,7 @@
 // CHECK: %[[INVERSE:.*]] = stablehlo.divide %{{.*}}, %arg2 : tensor<f32>
 // CHECK: stablehlo.multiply {{.*}} : tensor<4x4xf32>
 // CHECK-LABEL: func.func @apply(
-// CHECK-SAME: "ema.w", pcp.role = "state"
+// CHECK-SAME: "ema.w", pcp.role = "model_state"
 // CHECK-SAME: "loss_scale"
 // CHECK-SAME: "finite_steps"
 // CHECK-SAME: "step"

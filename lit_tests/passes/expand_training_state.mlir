@@ -27,7 +27,7 @@
 // PIECES: {carried = 3 : i64, count = 3 : i64, reduce = ["mean", "mean", "mean"]}
 // LOOP: func.func @grad(
 // LOOP: stablehlo.while(%{{.*}} = %arg1, %{{.*}} = %arg2, %{{.*}} = %arg3)
-// OWN: the model has state ('var'), and members under async_local_sgd never all meet, so nothing makes one state of theirs; take an algorithm with rounds of all members
+// OWN: the program has state ('var'), and members under async_local_sgd never all meet, so nothing makes one state of theirs; take an algorithm with rounds of all members
 // PAIRS: members under noloco never all meet
 // SLOPES: @main returns metric 'size', and an algorithm that knows slopes runs the model for its loss alone
 func.func @main(

@@ -6,7 +6,6 @@ dispatch is a function; its name is that of the kernel in the compiled module.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,6 +16,7 @@ from pcp.compiler.emission import TargetText
 from pcp.compiler.iree import Running, compile_text
 from pcp.compiler.options import CompileOptions
 from pcp.compiler.targets import Target
+from pcp.tools.profile.figures import Dispatch
 
 # IREE's bindings have no types; they are not those of `pcp.dialect.bindings`.
 ir: Any = iree.compiler.ir
@@ -26,20 +26,6 @@ _FLOAT = re.compile(r"arith\.\w*f|math\.\w+")
 _CASTS = {"arith.extf", "arith.truncf", "arith.cmpf", "arith.bitcast"}
 _BINDING = re.compile(r"<(readonly|writeonly|readwrite):(tensor<.*>)>")
 _LINE = re.compile(r'"-":(\d+):')
-
-
-@dataclass(frozen=True)
-class Dispatch:
-    """A kernel: what one call of it does.
-
-    `flops` are the float operations of its loops, a function such as `exp` counted as
-    one; `bytes` is the size of all operands and results; `line` the line of the program
-    that its last loop comes from, 0 if none is known.
-    """
-
-    flops: int
-    bytes: int
-    line: int
 
 
 def dispatches(text: TargetText, target: Target) -> dict[str, Dispatch]:

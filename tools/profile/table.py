@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pcp.errors import MissingPackage, install
-from pcp.tools.profile.dispatches import Dispatch
-from pcp.tools.profile.timing import Peak, Times
+from pcp.tools.profile.figures import Dispatch, Peak, Times
 
 _HEAD = ("ms", "share", "calls", "GFLOP/s", "of peak", "GB/s", "line", "dispatch")
 

@@ -6,13 +6,13 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import iree.runtime as rt
 from iree.runtime.benchmark import benchmark_exe
 
 from pcp.errors import ConfigError, RuntimeFault
+from pcp.tools.profile.figures import Peak, Timed, Times
 
 _DECLARED = "iree.abi.declaration"
 _INPUT = re.compile(r"%input\d+: tensor<((?:\d+x)*)([^>]+>?)>")
@@ -22,35 +22,6 @@ _ONE_THREAD = {
     f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "VECLIB")
 }
 _PRODUCT, _COPY_BYTES, _PEAK_ROUNDS = 1024, 64 << 20, 5
-
-
-@dataclass(frozen=True)
-class Timed:
-    """A dispatch in one call of the function: how often, and milliseconds in all."""
-
-    name: str
-    calls: int
-    ms: float
-
-
-@dataclass(frozen=True)
-class Times:
-    """The milliseconds of one call, and those of its dispatches, longest first."""
-
-    ms: float
-    dispatches: list[Timed]
-
-
-@dataclass(frozen=True)
-class Peak:
-    """What one thread of this machine reaches: float operations and bytes a second."""
-
-    flops: float
-    bytes: float
-
-    def best(self, other: "Peak") -> "Peak":
-        """The larger of each."""
-        return Peak(max(self.flops, other.flops), max(self.bytes, other.bytes))
 
 
 def measure(
