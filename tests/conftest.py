@@ -12,7 +12,7 @@ from helpers.servers.interpreter import Interpreter
 from helpers.servers.iree_server import Iree
 from helpers.servers.vulkan import Vulkan
 
-LARGE = 3 << 29
+LARGE = 3 << 30
 """Bytes of a process of tests from which on JAX forgets what it has compiled."""
 
 

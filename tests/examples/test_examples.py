@@ -77,6 +77,7 @@ def test_an_example_is_short_and_says_how_to_run_it(path: Path) -> None:
     assert any(f"python examples/{path.name}" in line for line in lines)
 
 
+@pytest.mark.slow  # also in test_against_torch.py
 def test_a_trained_checkpoint_gives_the_same_loss_in_torch(tmp_path: Path) -> None:
     experiment = {
         "model_path": str(EXAMPLES / "models" / "nanogpt_small.mlir"),

@@ -63,6 +63,7 @@ def roles(module: ir.Module) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.slow  # that of nnx stays
 def test_a_transformer_of_linen() -> None:
     linen = pytest.importorskip("flax.linen")
 

@@ -67,7 +67,12 @@ def _trained(bundle: Any, weights: dict[str, np.ndarray], steps: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"batch": 2 * BATCH}, {"precision": "compute=bf16"}]
+    "options",
+    [
+        {},
+        pytest.param({"batch": 2 * BATCH}, marks=pytest.mark.slow),
+        pytest.param({"precision": "compute=bf16"}, marks=pytest.mark.slow),
+    ],
 )
 def test_the_loss_is_torchs_in_evaluation_mode(options: dict[str, Any]) -> None:
     """With the statistics that training gathered, and nothing dropped."""

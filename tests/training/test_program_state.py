@@ -252,6 +252,7 @@ def _ours(module: Any, given: dict[str, Any]) -> tuple[list[float], dict[str, An
     return losses, kept
 
 
+@pytest.mark.slow  # it compiles ResNet-18
 def test_a_resnet_in_training_mode_is_torchs_over_twenty_steps() -> None:
     from pcp.frontends.torch import from_torch, values_of
 

@@ -14,7 +14,7 @@ from helpers.models.zoo import ZOO, resnet18, sample
 from helpers.oracles.torch_training import Trained, torch_steps
 
 #: Run by `make test`: a decoder, an encoder, images.
-FAST = ("gpt2-padded", "bert", "vit")
+FAST = ("gpt2-padded",)
 #: What does not compile: the op, and whose fault it is. Of 20 models at most three.
 FAILURES: Mapping[str, str] = {}
 STEPS = 5

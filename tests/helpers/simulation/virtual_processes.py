@@ -239,6 +239,10 @@ class VirtualEvent:
         self._set = True
         self._bell.ring()
 
+    def clear(self) -> None:
+        """It has not happened."""
+        self._set = False
+
     def wait(self, timeout: float | None = None) -> bool:
         """Until it happens."""
         return self._bell.wait_for(lambda: self._set, timeout)

@@ -110,6 +110,7 @@ def test_the_cost_of_copies_decides(rows: int, wanted: int) -> None:
     assert loops(rolled(from_jax(loss, weights, x), "layers=8 overhead=0.05")) == wanted
 
 
+@pytest.mark.slow  # the pass itself is tested above
 def test_it_is_an_option_of_the_compiler() -> None:
     loss, weights, x = residual(4)
     module, seen = from_jax(loss, weights, x), {}

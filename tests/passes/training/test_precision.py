@@ -308,6 +308,7 @@ def losses_of(folder: Path, width: int, layers: int, steps: int) -> dict[str, An
     return {name: arrays["losses"] for name, arrays in found.items()}
 
 
+@pytest.mark.slow  # it compiles two training programs
 def test_a_small_gpt_learns_as_in_f32(tmp_path: Path) -> None:
     found = losses_of(tmp_path, width=32, layers=1, steps=25)
     assert found["f32"][-5:].mean() < 0.8 * found["f32"][0]

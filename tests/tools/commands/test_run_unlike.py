@@ -108,6 +108,7 @@ def test_unlike_members_train_as_one(unlike: Path, data: Path, tmp_path: Path) -
         np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow  # it compiles four programs
 def test_they_send_no_more_than_members_that_are_alike(
     unlike: Path, alike: list[Path], data: Path
 ) -> None:

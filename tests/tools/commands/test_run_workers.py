@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.models.bigram_stablehlo import write_experiment
 from helpers.present import present
 from helpers.worlds.bundle_runs import ran
 
 from pcp.bundle import Bundle, Manifest
-from pcp.errors import BundleError, UsageError
+from pcp.errors import UsageError
 from pcp.tools import cli, compile
 from pcp.training.trainer import outer_loop
-from pcp.training.trainer.bundle_checks import check_bundle
 from pcp.training_plan import Asynchronous, EveryRound, EveryStep, Never
 
 MODEL = """
@@ -153,10 +153,14 @@ def test_an_older_bundle_of_spread_workers_has_its_plan(spread: Path) -> None:
     assert Manifest.model_validate(older).training == Never(outer_step=True)
 
 
-def test_a_shepherds_worker_does_not_take_a_part(spread: Path) -> None:
-    """Two of them would each take the part of a device, and train that as the whole."""
-    with pytest.raises(BundleError, match="spread over tp=2, and a worker of `pcp tr"):
-        check_bundle(Bundle.read(spread).manifest)
+def test_a_run_without_islands_does_not_take_a_part(
+    spread: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two workers would each take the part of a device, and train that as the whole."""
+    path = write_experiment(tmp_path, model_path=str(spread))
+    line = ["train", str(path), "--workers", "2", "--run", str(tmp_path / "out")]
+    assert cli.main([*line, "--no-dashboard"]) == 1
+    assert "has a program for each of 2 devices" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -105,6 +105,7 @@ def test_a_folder_is_trained_into_a_folder(here: Path) -> None:
 LORA = {"lora": "r=4,alpha=8,targets=*.c_attn.weight", "learning_rate": 1.0}
 
 
+@pytest.mark.slow  # a folder is trained above
 def test_an_adapter_is_trained_and_peft_reads_it(here: Path) -> None:
     model = prepare(here, SMALL, **LORA)
     run = train()

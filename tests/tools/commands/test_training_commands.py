@@ -460,7 +460,7 @@ def test_a_bundle_gives_the_best_code_that_runs(tmp_path):
     assert jobs._from_bundle(str(path), "cpu:x86-64-v4")
     loaded = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "load", lambda b, device, target: loaded.append(target))
+        patch.setattr(load, "load", lambda b, device, target, at: loaded.append(target))
         for target in ("cpu:x86-64-v4", "cpu:x86-64-v2", "cpu:host"):
             load.load_made(path.read_bytes(), "x", "local-sync", target)
     assert loaded == ["cpu:x86-64-v3", "cpu", "cpu"]
