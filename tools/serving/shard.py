@@ -45,9 +45,10 @@ def parser() -> Parser:
 
 
 def _main(argv: Sequence[str]) -> None:
+    flags = parser().parse_args(argv)
+    # What needs the compiler is imported where it is used: `--help` needs nothing.
     from pcp.frontends.decoders.tensor_parallel import AXIS, layouts_of_weights
 
-    flags = parser().parse_args(argv)
     members = _members(flags.mesh)
     spec = families.read(flags.folder)
     cut = layouts_of_weights(spec, members)
@@ -79,7 +80,6 @@ def _whole(axes: tuple[tuple[str, ...], ...], rank: int) -> tuple[tuple[str, ...
 
 
 def _members(text: str) -> int:
-    # What needs the compiler is imported where it is used: `--help` needs nothing.
     from pcp.compiler.mesh_option import parse_mesh
     from pcp.frontends.decoders.tensor_parallel import AXIS
 
