@@ -202,6 +202,7 @@ class Steps:
 
         The optimizer's state that is not given is that of these parameters, by
         `@inner_init` where it follows from them. `@init` runs where it is needed.
+        BundleError for an older bundle, which lacks an `@inner_init` that it needs.
         """
         hosts, signature = dict(given or {}), self._own["init"]
         follows = given is not None and _INNER_INIT in self._own
@@ -215,6 +216,8 @@ class Steps:
             (port,) = signature.inputs
             drawn = self._functions("init", {key_of(port): np.array(seed, np.int64)})
             hosts |= {key: np.array(drawn[key]) for key in asked}
+            if given is not None and not follows:
+                _check_drawn_state(drawn, asked)
         if follows:
             made = self._functions(_INNER_INIT, hosts)
             hosts |= {k: np.array(v) for k, v in made.items() if k not in hosts}
@@ -300,3 +303,22 @@ class Steps:
                 f"the tensor given has shape {list(array.shape)}"
             )
         return part
+
+
+def _check_drawn_state(drawn: Values, asked: Sequence[Key]) -> None:
+    """Refuse state that `@init` begins as a parameter, beside other parameters.
+
+    Bundles were made without `@inner_init`: their averages and anchors would be those
+    of the parameters that the seed draws, not of the given ones.
+    """
+    parameters = [np.asarray(a) for (role, _), a in drawn.items() if role == "param"]
+    for key in asked:
+        state = np.asarray(drawn[key])
+        if key[0] == "param" or state.size < 2 or (state == state.flat[0]).all():
+            continue  # of one number everywhere: that follows from no draw
+        if any(np.array_equal(state, one) for one in parameters):
+            raise BundleError(
+                f"the state {key[1]!r} begins as a parameter, and this bundle knows it "
+                "of the seed's parameters alone; compile the model again to begin from "
+                "weights that are given"
+            )

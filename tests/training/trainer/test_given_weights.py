@@ -12,6 +12,7 @@ from helpers.worlds.bundle_runs import ran, save_npz
 from helpers.worlds.training_cluster import load_bundle
 
 import pcp
+from pcp.errors import BundleError
 from pcp.training.data.dataset import Batch
 
 optax = pytest.importorskip("optax")
@@ -126,3 +127,16 @@ def test_over_a_mesh_they_are_those_of_the_whole(
         found.append(ran(tmp_path / f"{i}.pcp", tmp_path / "in.npz", "--steps", "5"))
     for name, wanted in found[0].items():
         np.testing.assert_allclose(found[1][name], wanted, rtol=1e-6, err_msg=name)
+
+
+def test_an_older_bundle_is_refused() -> None:
+    """It has no `@inner_init`: the state would be that of the seed's parameters."""
+    bundle = _bundle(OPTIMIZERS["schedule-free"](), "none")
+    trainer = load_bundle(bundle.to_bytes())
+    steps = trainer.steps
+    drawn = steps.initial(0)
+    del steps._own["inner_init"]
+    with pytest.raises(BundleError, match="begins as a parameter.*compile the model"):
+        steps.initial(0, {k: a for k, a in drawn.items() if k[0] == "param"})
+    assert steps.initial(0).keys() == drawn.keys(), "nothing is given: the seed's it is"
+    trainer.close()
