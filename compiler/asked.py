@@ -89,10 +89,6 @@ STAGES_ALONE = Refusal(
     "cuts what a stage holds, and over mesh axis pp alone a stage is whole; leave "
     "--zero and --sharding out, or add an axis: --mesh pp=2,dp=2",
 )
-STAGED = Refusal(
-    ("--algorithm",),
-    "joins workers whose program has no stages; leave it out, or pp out of --mesh",
-)
 #: Its factor is state that the gradient takes, and stages have gradients of their own.
 STAGED_SCALE = Refusal(
     ("--precision with a loss scale",),

@@ -104,7 +104,6 @@ class Shepherd:
             experiment,
             lambda: self._artifacts.parts,
         )
-        self._serving = Serving(self.endpoint, folder, self.ledger, experiment)
         self._names: dict[str, str] = {}
         """Identities by the names that their workers have."""
         self._gathered: Checkpoint | None = None
