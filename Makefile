@@ -8,7 +8,7 @@ TESTERS ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-serve test test-full lit check format docs docs-site guide bench clean
+.PHONY: help kernels demo demo-serve test test-full lit check format docs docs-site guide bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -56,6 +56,9 @@ check: $(VENV)/.dev ## lint and types
 format: $(VENV)/.dev ## format the sources
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+kernels: ## compile our own kernels for every instruction set (gcc; for ARM gcc-aarch64-linux-gnu)
+	passes/kernels/native/build.sh
 
 docs: $(VENV)/.dev ## regenerate the pages and the pictures that the code makes
 	$(BIN)/python -m pcp.tools.pages.docs

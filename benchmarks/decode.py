@@ -78,7 +78,12 @@ class Pcp:
 
         phases = [f"prefill:{PROMPT}", f"decode:{batch}"]
         bundle = decoder_bundle.compile_folder(
-            folder, phases, CONTEXT, ranks=ranks, report=_say
+            folder,
+            phases,
+            CONTEXT,
+            ranks=ranks,
+            targets=["cpu:host"],
+            report=_say,
         )
         self.batch = batch
         self.engine = decoder_engine.of_bundle(

@@ -74,6 +74,7 @@ PASSES: dict[str, str] = {
     "pcp-simplify": "pcp.passes.simplify.simplify:Simplify",
     "pcp-schedule": "pcp.passes.pipeline.schedule:SchedulePass",
     "pcp-lower-schedule": "pcp.passes.pipeline.lower_schedule:LowerSchedule",
+    "pcp-kernels": "pcp.passes.kernels.own_kernels:OwnKernels",
     "pcp-schedule-kernels": ("pcp.passes.kernels.schedule_kernels:ScheduleKernels"),
     "pcp-stage": "pcp.passes.pipeline.stage:Stage",
     "pcp-share-updates": "pcp.passes.sharding.zero:ShareUpdates",

@@ -14,7 +14,7 @@ flags. What the IR must say is in `passes/legalize/assign_target.py`.
 from dataclasses import dataclass, replace
 
 from pcp.errors import ConfigError, nearest
-from pcp.passes.kernels.processors import vector_bits
+from pcp.passes.kernels.processors import host_flags, instruction_set, vector_bits
 from pcp.passes.legalize.assign_target import CUDA, DEVICES, ROCM
 
 
@@ -36,11 +36,15 @@ class Target:
         narrow = str(not self.doubles).lower()
         return (*self.flags, f"--iree-input-demote-f64-to-f32={narrow}")
 
-    @property
-    def unscheduled(self) -> "Target":
-        """The same target, with the tiles of all products left to IREE."""
-        passes = [p for p in self.passes if not p.startswith(_SCHEDULE)]
+    def without(self, name: str) -> "Target":
+        """The same target, without the pass of this name."""
+        passes = [p for p in self.passes if p.partition("{")[0] != name]
         return replace(self, passes=tuple(passes))
+
+    @property
+    def made_for(self) -> tuple[str, ...]:
+        """What else than the name says which processor: that of this very machine."""
+        return (host_flags(),) if self.name == "cpu:host" else ()
 
     @property
     def file_name(self) -> str:
@@ -48,7 +52,8 @@ class Target:
         return self.name.replace(":", "-")
 
 
-_SCHEDULE = "pcp-schedule-kernels"
+OWN = "pcp-kernels"
+SCHEDULE = "pcp-schedule-kernels"
 # Contractions for the caches: the step of a GPT of width 256 takes 13 % less.
 _CPU = (
     "pcp-split-contractions",
@@ -66,9 +71,12 @@ def _cpu(name: str, cpu: str) -> Target:
         # IREE compiles them a second time to run them itself: up to half of its time.
         "--iree-opt-const-eval=false",
     )
-    bits = vector_bits(cpu)
-    schedule = (f"{_SCHEDULE}{{vector={bits}}}",) if bits else ()
-    return Target(name, "llvm-cpu", "local-task", flags, _CPU + schedule)
+    passes: list[str] = list(_CPU)
+    if found := instruction_set(cpu):
+        passes.append(f"{OWN}{{set={found}}}")
+    if bits := vector_bits(cpu):
+        passes.append(f"{SCHEDULE}{{vector={bits}}}")
+    return Target(name, "llvm-cpu", "local-task", flags, tuple(passes))
 
 
 # Their code generator tiles a scatter together with what makes its updates.

@@ -15,6 +15,7 @@ from pcp.compiler.options import (
     DEFAULT_OPT_LEVEL,
     DEFAULT_OPTIMIZER,
     DEFAULT_SCHEDULE,
+    KERNELS,
     LAYERS,
     MODES,
     OPT_LEVELS,
@@ -102,6 +103,8 @@ def parser() -> Parser:
     help_ = "an extension: optimizers, algorithms, rules, passes, ops; again for more"
     add("--load", action="append", default=[], metavar="FILE.py", help=help_)
     add("--keep-ir", metavar="DIR", type=Path, help="IR after each step")
+    help_ = "pcp's own code for products on CPUs, or IREE's alone; default own"
+    add("--kernels", choices=KERNELS, default="own", help=help_)
     add("--opt-level", choices=OPT_LEVELS, default=DEFAULT_OPT_LEVEL, help="IREE's")
     add("--jobs", type=int, metavar="N", help="target compilers at once")
     add("--cache", metavar="DIR|off", help="default: $PCP_CACHE or the user's cache")
@@ -124,6 +127,7 @@ def _options(flags: argparse.Namespace) -> Options:
         cache=cache_folder(flags.cache),
         keep_ir=flags.keep_ir,
         timeout=flags.timeout,
+        kernels=flags.kernels,
         opt_level=flags.opt_level,
         source=flags.model,
         mesh=flags.mesh,

@@ -53,7 +53,8 @@ def _compiled(flags: Namespace, ranks: int, log: Log) -> Bundle:
     log(f"compiling the model of {flags.folder}")
     context = flags.context if flags.context is not None else ()
     wanted, cache = phases(flags.slots, context), cache_folder(flags.cache)
-    return compile_folder(flags.folder, wanted, context, ranks=ranks, cache=cache)
+    how = {"ranks": ranks, "cache": cache, "targets": ["cpu:host"]}
+    return compile_folder(flags.folder, wanted, context, **how)
 
 
 def _ranks(flags: Namespace) -> int:
