@@ -73,7 +73,9 @@ def save(size: str, folder: Path) -> None:
 class Pcp:
     """The engine on `ranks` processes of one thread."""
 
-    def __init__(self, folder: Path, batch: int, ranks: int) -> None:
+    def __init__(
+        self, folder: Path, batch: int, ranks: int, weights: str = "f32"
+    ) -> None:
         from pcp.tools.serving import decoder_bundle, decoder_engine
 
         phases = [f"prefill:{PROMPT}", f"decode:{batch}"]
@@ -82,6 +84,7 @@ class Pcp:
             phases,
             CONTEXT,
             ranks=ranks,
+            weights=weights,
             targets=["cpu:host"],
             report=_say,
         )

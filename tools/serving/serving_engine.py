@@ -11,6 +11,7 @@ from pcp.tools.support.cache_folder import cache_folder
 
 Log = Callable[[str], None]
 AXIS = "tp"
+WEIGHTS = ("f32", "bf16", "f16", "int8", "int4")
 
 
 def add_engine_flags(parser: ArgumentParser) -> None:
@@ -20,6 +21,8 @@ def add_engine_flags(parser: ArgumentParser) -> None:
     add("--ranks", type=int, metavar="N", help="the same")
     add("--slots", type=int, default=4, metavar="N", help="requests at once; default 4")
     add("--context", type=int, metavar="N", help="positions of a slot")
+    help_ = "of products: f32, bf16, f16, int8, int4; default f32"
+    add("--weights", choices=WEIGHTS, default="f32", help=help_)
     add("--bundle", type=Path, metavar="FILE", help="the compiled functions, if made")
     help_ = "IREE's, of each rank; default local-task, of several ranks local-sync"
     add("--device", default="", help=help_)
@@ -31,6 +34,8 @@ def engine_maker(flags: Namespace, log: Log) -> Callable[[], Engine]:
     ranks = _ranks(flags)
     if flags.slots < 1:
         raise ConfigError("--slots: there is at least one")
+    if flags.bundle is not None and flags.weights != "f32":
+        raise UsageError("--bundle and --weights: a bundle has its kind of weights")
     if flags.bundle is not None and not flags.bundle.is_file():
         raise ConfigError(f"--bundle {flags.bundle}: there is no such file")
 
@@ -53,8 +58,8 @@ def _compiled(flags: Namespace, ranks: int, log: Log) -> Bundle:
     log(f"compiling the model of {flags.folder}")
     context = flags.context if flags.context is not None else ()
     wanted, cache = phases(flags.slots, context), cache_folder(flags.cache)
-    how = {"ranks": ranks, "cache": cache, "targets": ["cpu:host"]}
-    return compile_folder(flags.folder, wanted, context, **how)
+    how = {"ranks": ranks, "cache": cache, "weights": flags.weights}
+    return compile_folder(flags.folder, wanted, context, targets=["cpu:host"], **how)
 
 
 def _ranks(flags: Namespace) -> int:

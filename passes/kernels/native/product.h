@@ -68,6 +68,8 @@ INLINE void NAME(block)(const float *x, const W *w, float *y, size_t rows,
     size_t m = 0;
     for (; m + TALL <= rows; m += TALL)
       tile(TALL, x + m * depth + k, panel, y + m * columns, columns, depth, count, k);
+    for (; m + 4 <= rows; m += 4)
+      tile(4, x + m * depth + k, panel, y + m * columns, columns, depth, count, k);
     for (; m < rows; m++)
       tile(1, x + m * depth + k, panel, y + m * columns, columns, depth, count, k);
   }

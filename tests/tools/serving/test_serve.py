@@ -53,7 +53,12 @@ def ready(client: Client, process: subprocess.Popen) -> None:
 
 
 @pytest.mark.parametrize(
-    "mesh", [[], pytest.param(["--mesh", "tp=2"], marks=pytest.mark.slow)]
+    "mesh",
+    [
+        [],
+        pytest.param(["--weights", "int8"], marks=pytest.mark.slow),
+        pytest.param(["--mesh", "tp=2"], marks=pytest.mark.slow),
+    ],
 )
 def test_a_folder_is_served_and_says_what_its_numbers_say(tmp_path, mesh) -> None:
     made = save(tmp_path)
@@ -100,6 +105,7 @@ def address(process: subprocess.Popen) -> str:
         (["{model}", "--mesh", "tp=2,workers=2"], "tp=N"),
         (["{model}", "--mesh", "tp=2", "--ranks", "3"], "tp=N"),
         (["{model}", "--bundle", "{empty}/no"], "no such file"),
+        (["{model}", "--bundle", "x", "--weights", "int8"], "has its kind of weights"),
     ],
 )
 def test_what_cannot_be_served_is_said(argv, message, tmp_path, capsys) -> None:
