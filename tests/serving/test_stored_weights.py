@@ -59,7 +59,7 @@ def test_logits(kind: str, error: float, tmp_path: Path) -> None:
 
 
 def test_halves_of_bf16_are_rounded_to_even() -> None:
-    values = np.array([1.0, 1.00390625, 1.01171875, -1.00390626, np.inf, 3.4e38])
+    values = np.array([1.0, 1.00390625, 1.01171875, -1.0039064, np.inf, 3.4e38])
     bits = weights._as(values.astype(np.float32), "bf16").view(np.uint16)
     assert [hex(b) for b in bits] == [
         "0x3f80",
