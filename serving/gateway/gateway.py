@@ -160,6 +160,12 @@ class Gateway:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(end)
 
+    def swap(self, folder: Path) -> float:
+        """Serve other weights, from any other thread; see `Driver.swap`."""
+        assert self._loop is not None, "it serves"
+        swap = self.driver.swap(folder)
+        return asyncio.run_coroutine_threadsafe(swap, self._loop).result()
+
     def _app(self) -> Starlette:
         options = self.options
         guard = Middleware(
