@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 
 if __name__ == "__main__":
-    flags = f"--xla_force_host_platform_device_count=4 {os.environ.get('XLA_FLAGS', '')}"
-    os.environ["XLA_FLAGS"] = flags
+    four = "--xla_force_host_platform_device_count=4"
+    os.environ["XLA_FLAGS"] = f"{four} {os.environ.get('XLA_FLAGS', '')}"
     os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
