@@ -109,7 +109,7 @@ def storm(
     with served as client:
         run = _Run(client.url, engine, streams)
         if swap:
-            run.swap_every(swap, lambda: served.gateway.swap(folder))
+            run.swap_every(swap, lambda: served.gateway.swap(str(folder)))
         return run.run(seconds, every)
 
 

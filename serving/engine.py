@@ -32,7 +32,7 @@ class Executor(Protocol):
         """Be ready again after `EngineLost`."""
         ...
 
-    def prepare(self, folder: Path) -> Prepared:
+    def prepare(self, folder: str) -> Prepared:
         """See `Engine.prepare`."""
         ...
 
@@ -91,7 +91,7 @@ class SlotEngine:
         self._executor.recover()
         self._broken.clear()
 
-    def prepare(self, folder: Path) -> Prepared:
+    def prepare(self, folder: str) -> Prepared:
         """See `Engine.prepare`."""
         return self._executor.prepare(folder)
 
@@ -154,10 +154,10 @@ class OneDevice:
         for slot in range(self.model.slots):
             self.model.clear(slot)
 
-    def prepare(self, folder: Path) -> "Values":
+    def prepare(self, folder: str) -> "Values":
         """See `Engine.prepare`."""
         weights.check_same_model(self._folder, folder)
-        return self._read(folder)
+        return self._read(Path(folder))
 
     def swap(self, prepared: "Values") -> None:
         """See `Engine.swap`."""

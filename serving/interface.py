@@ -11,7 +11,6 @@ the number of ranks nor on a restart in between.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from pcp.errors import RuntimeFault
@@ -139,7 +138,7 @@ class Engine(Protocol):
         """Be ready again after `EngineLost`, with empty slots."""
         ...
 
-    def prepare(self, folder: Path) -> Prepared:
+    def prepare(self, folder: str) -> Prepared:
         """Read other weights of the same model, from any thread, while ticks go on.
 
         `ConfigError` names what does not fit.

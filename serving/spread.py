@@ -179,7 +179,7 @@ class Spread:
                 if attempt + 2 == _ATTEMPTS:
                     self._lost.update(self._processes)  # all begin anew
 
-    def prepare(self, folder: Path) -> NextWorld:
+    def prepare(self, folder: str) -> NextWorld:
         """See `Engine.prepare`: a second set of ranks loads them beside the first."""
         if self._stand_by is None:
             raise ConfigError(
@@ -187,14 +187,14 @@ class Spread:
             )
         weights.check_same_model(self._folder, folder)
         read = self.member.read(folder)
-        ranks = self._reserve(folder, self.member.mesh.size - 1)
+        ranks = self._reserve(Path(folder), self.member.mesh.size - 1)
         try:
             ranks.tend(now=True)
             ranks.until_loaded(self._patience)
         except BaseException:
             ranks.close()
             raise
-        return NextWorld(folder, read, ranks)
+        return NextWorld(Path(folder), read, ranks)
 
     def swap(self, prepared: NextWorld) -> None:
         """See `Engine.swap`: all ranks are lost, and the others take their places."""

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pcp.errors import PcpError
@@ -138,7 +137,7 @@ class Driver:
             self._do(Cancelled(number, reason))
         return there
 
-    async def swap(self, folder: Path) -> float:
+    async def swap(self, folder: str) -> float:
         """Serve other weights of the model; for how many seconds nothing was computed.
 
         They are read while the old ones are served. Answers under way go on with the

@@ -160,7 +160,7 @@ class Gateway:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(end)
 
-    def swap(self, folder: Path) -> float:
+    def swap(self, folder: str) -> float:
         """Serve other weights, from any other thread; see `Driver.swap`."""
         assert self._loop is not None, "it serves"
         swap = self.driver.swap(folder)
@@ -311,7 +311,7 @@ class Gateway:
         by = request.scope["client_name"]
         self._log(f"{by} asks for the weights of {asked.folder}")
         try:
-            seconds = await self.driver.swap(Path(asked.folder))
+            seconds = await self.driver.swap(asked.folder)
         except ConfigError as error:
             raise Refused(400, "wrong_weights", str(error), param="folder") from error
         self._log(f"serves the weights of {asked.folder}")

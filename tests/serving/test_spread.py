@@ -187,8 +187,8 @@ def test_other_weights_are_served_from_the_next_tick_on(
     try:
         before = run(engine, request)
         with pytest.raises(ConfigError, match=r"rope_theta is 7\.0 in config\.json"):
-            engine.prepare(another)
-        prepared = engine.prepare(other)
+            engine.prepare(str(another))
+        prepared = engine.prepare(str(other))
         request = _requests()[0]
         assert run(engine, request) == before
         engine.swap(prepared)

@@ -8,7 +8,6 @@ position, one slot or one token gives other tokens than `answer`, or an error.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pcp.errors import ConfigError, UsageError
@@ -84,7 +83,7 @@ class _Row:
 class Prepared:
     """Weights, and what became of them."""
 
-    folder: Path
+    folder: str
     served: bool = False
     closed: bool = False
 
@@ -130,9 +129,9 @@ class ClosedForm:
         self.lost = False
         self.recoveries += 1
 
-    def prepare(self, folder: Path) -> "Prepared":
+    def prepare(self, folder: str) -> "Prepared":
         """Of a folder named `wrong` nothing can be read."""
-        if folder.name == "wrong":
+        if folder == "wrong":
             raise ConfigError(f"{folder}: the files have no w")
         self.prepared.append(Prepared(folder))
         return self.prepared[-1]
