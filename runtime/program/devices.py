@@ -7,9 +7,10 @@ devices; at the end of the interpreter this file keeps that order.
 
 import atexit
 import gc
+import math
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import iree.runtime as rt
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from pcp.errors import ConfigError, UsageError
 from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
+from pcp.runtime.transport.mover import copy as copy_flat
 
 _USAGE = int(rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING)
 _LOCAL = int(rt.MemoryType.DEVICE_LOCAL)
@@ -94,6 +96,22 @@ class Device:
             element_type=int(_ELEMENTS[dtype]),  # type: ignore[arg-type]
         )
 
+    def unfilled(self, shape: Sequence[int], dtype: str) -> Any:
+        """A buffer view with memory that nothing was written to."""
+        nbytes = math.prod(shape) * bits_dtype(dtype).itemsize
+        buffer = self.hal.allocator.allocate_buffer(
+            memory_type=_LOCAL, allowed_usage=_USAGE, allocation_size=nbytes
+        )
+        return rt.HalBufferView(buffer, list(shape), int(_ELEMENTS[dtype]))
+
+    def memory(self, view: Any, dtype: str) -> NDArray | None:
+        """A buffer view's own memory as an array; None if the host cannot reach it."""
+        buffer = view.get_buffer()
+        if not mappable(buffer):
+            return None
+        bits = buffer.map().asarray(list(view.shape), bits_dtype(dtype))
+        return bits.view(numpy_dtype(dtype))
+
     def download(
         self, view: Any, dtype: str, empty: Callable[..., NDArray] = np.empty
     ) -> NDArray:
@@ -103,7 +121,7 @@ class Device:
         if not mappable(source):
             source = self._to_staging(source)
         copy = empty(shape, bits)
-        np.copyto(copy, source.map().asarray(shape, bits))
+        copy_flat(copy.reshape(-1), source.map().asarray(shape, bits).reshape(-1))
         return copy.view(numpy_dtype(dtype))
 
     def overwrite(self, view: Any, array: NDArray, dtype: str) -> None:
@@ -112,7 +130,7 @@ class Device:
         bits = np.ascontiguousarray(array).view(bits_dtype(dtype))
         if mappable(target):
             room = target.map().asarray(list(view.shape), bits_dtype(dtype))
-            np.copyto(room, bits.reshape(view.shape))
+            copy_flat(room.reshape(-1), bits.reshape(-1))
         else:
             staged = self.upload(array, dtype)
             self._copy(staged.get_buffer(), target)
