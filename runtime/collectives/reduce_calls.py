@@ -126,7 +126,8 @@ class AllReduced(AllReduce):
         along_the_ring = declared(array.nbytes, size) == "ring"
         zero_copy = along_the_ring and not chosen and array.nbytes >= SMALLEST
         if shared_scratch is None or not shared_scratch.possible or not zero_copy:
-            return self._reduced(context, array, self._target(array, context), timeout, spec)
+            target = self._target(array, context)
+            return self._reduced(context, array, target, timeout, spec)
         chunks, through = (
             bounds(array.size, size),
             zero_copy_reduce_for(array.nbytes, size),

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import iree.runtime as rt
-import numpy as np
 from numpy.typing import NDArray
 
 from pcp.bundle import Collective, Manifest

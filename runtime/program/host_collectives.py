@@ -98,8 +98,8 @@ def launch(
 ) -> Pending:
     """Start the collective on `array`, which may be overwritten.
 
-    The future's value is the result: in `out`, which is given only where the result
-    may be made in place (`made_in_place`). Frames carry the narrower `wire` type if any.
+    The future's value is the result. Frames carry the narrower `wire` type if any.
+    `out` is given only where the result may be made in place (`made_in_place`).
     """
     if out is not None:
         _numbers(what.dtype, tag)
