@@ -85,7 +85,7 @@ class PendingImport:
 
     def begin(self, refs: Sequence[Any]) -> Any:
         """Start the threads; the unfilled results for the program."""
-        what, device = self._what, self._imports.device
+        what = self._what
         *operands, wait, signal = refs
         self._dtypes = what.attributes.get("dtypes", [what.dtype])
         self._views = [
