@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from pcp.errors import ConfigError, UsageError
 from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
-from pcp.runtime.transport.mover import copy as copy_flat
 
 _USAGE = int(rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING)
 _LOCAL = int(rt.MemoryType.DEVICE_LOCAL)
@@ -121,7 +120,7 @@ class Device:
         if not mappable(source):
             source = self._to_staging(source)
         copy = empty(shape, bits)
-        copy_flat(copy.reshape(-1), source.map().asarray(shape, bits).reshape(-1))
+        np.copyto(copy, source.map().asarray(shape, bits))
         return copy.view(numpy_dtype(dtype))
 
     def overwrite(self, view: Any, array: NDArray, dtype: str) -> None:
@@ -130,7 +129,7 @@ class Device:
         bits = np.ascontiguousarray(array).view(bits_dtype(dtype))
         if mappable(target):
             room = target.map().asarray(list(view.shape), bits_dtype(dtype))
-            copy_flat(room.reshape(-1), bits.reshape(-1))
+            np.copyto(room, bits.reshape(view.shape))
         else:
             staged = self.upload(array, dtype)
             self._copy(staged.get_buffer(), target)
