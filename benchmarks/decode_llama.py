@@ -90,7 +90,10 @@ class LlamaCpp:
             write(folder, file, kind)
         how = api.LlamaModelParams()
         how.n_gpu_layers = 0
-        self._model = api.LlamaModel(str(file), how, verbose=False)
+        vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+        # The binding's contexts ask a model for what 0.2.18 has on its vocabulary.
+        named = type("Model", (api.LlamaModel,), {"n_vocab": vocabulary})
+        self._model = named(str(file), how, verbose=False)
         given = api.LlamaContextParams()
         given.n_ctx, given.n_seq_max = context, 1
         given.n_threads = given.n_threads_batch = 1

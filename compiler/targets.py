@@ -14,7 +14,12 @@ flags. What the IR must say is in `passes/legalize/assign_target.py`.
 from dataclasses import dataclass, replace
 
 from pcp.errors import ConfigError, nearest
-from pcp.passes.kernels.processors import host_flags, instruction_set, vector_bits
+from pcp.passes.kernels.processors import (
+    far_steps,
+    host_flags,
+    instruction_set,
+    vector_bits,
+)
 from pcp.passes.legalize.assign_target import CUDA, DEVICES, ROCM
 
 
@@ -74,8 +79,11 @@ def _cpu(name: str, cpu: str) -> Target:
     passes: list[str] = list(_CPU)
     if found := instruction_set(cpu):
         passes.append(f"{OWN}{{set={found}}}")
+    passes.append("pcp-sink-products")  # else another kernel does what follows one
     if bits := vector_bits(cpu):
-        passes.append(f"{SCHEDULE}{{vector={bits}}}")
+        options = f"vector={bits}"
+        options += f" far={far}" if (far := far_steps(cpu)) > 1 else ""
+        passes.append(f"{SCHEDULE}{{{options}}}")
     return Target(name, "llvm-cpu", "local-task", flags, tuple(passes))
 
 

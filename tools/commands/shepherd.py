@@ -14,6 +14,7 @@ from pcp.errors import MissingPackage
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import MAX_PORT, Parser, port_number, run
+from pcp.tools.support.lines import say
 from pcp.tools.support.protection import (
     add_insecure_flag,
     add_protection_flags,
@@ -160,13 +161,21 @@ def watch(
     plain: bool,
     web: tuple[str, int] | None = None,
 ) -> Fanout:
-    """Everybody who watches a run: screen, web page, metrics file, W&B, callbacks."""
+    """Everybody who watches a run: screen, web page, metrics file, W&B, callbacks.
+
+    And TensorBoard where tensorboardX is installed.
+    """
     past = read(folder.metrics) if folder.metrics.exists() else ([], {})
     page = _web_page(experiment, past, *web) if web else []
     rounds = experiment.outer_loop_steps
     observers: list[Observer] = [MetricsFile(folder.metrics, jobs.say), *page]
     observers.append(Journal(rounds, folder.log, folder.workers))
     observers += jobs.wandb_observer(experiment, folder.name)
+    if find_spec("tensorboardX"):
+        from pcp.training.observe.tensorboard import TensorBoard
+
+        behind = past[0][-1].round if past[0] else 0
+        observers.append(TensorBoard(folder.tensorboard, behind))
     if sys.stdout.isatty() and not plain:
         from rich.console import Console
 
@@ -226,7 +235,7 @@ def conclude(folder: RunFolder, outcome: Outcome) -> None:
     lines["metrics"] = str(folder.metrics)
     lines["checkpoint"] = outcome.checkpoint or "none"
     for name, value in lines.items():
-        jobs.say(f"{name:<16}{value}")
+        say(f"{name:<16}{value}")
 
 
 def best_folder(folder: RunFolder, outcome: Outcome) -> Path | None:
