@@ -97,6 +97,8 @@ class LlamaCpp:
         given = api.LlamaContextParams()
         given.n_ctx, given.n_seq_max = context, 1
         given.n_threads = given.n_threads_batch = 1
+        given.type_k = given.type_v = 0  # f32, as all others have it
+        given.flash_attn_type = 0
         given.n_batch = given.n_ubatch = 512
         self._context = api.LlamaContext(self._model, given, verbose=False)
 
