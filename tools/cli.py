@@ -79,6 +79,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "pause, cancel, drain a worker, change H",
     ),
     "keys": ("pcp.tools.commands.keys", "identities, and who may be what in a run"),
+    "verify": ("pcp.tools.commands.verify", "who signed a bundle, checkpoint or run"),
     "ledger": (
         "pcp.tools.commands.ledger",
         "check a run's samples; make its rounds again",

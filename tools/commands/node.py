@@ -8,8 +8,11 @@ from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.protection import (
     add_protection_flags,
+    add_trust_flag,
     protection,
     protection_arguments,
+    trust,
+    trust_arguments,
 )
 from pcp.tools.support.signals import stop_on_signals
 from pcp.training.process.node_manager import NodeManager
@@ -38,6 +41,7 @@ def parser() -> Parser:
     add("--scale", type=int, default=1, help="workers; devices 0 to N-1")
     add("--device", help="the runtime's device address for all, e.g. local-sync")
     add("--data", metavar="FILE", help="the data on this machine")
+    add_trust_flag(parser)
     add_protection_flags(parser)
     return parser
 
@@ -71,7 +75,8 @@ def _main(argv: Sequence[str]) -> None:
     if flags.scale < 1:
         raise UsageError("--scale: at least one worker")
     jobs.check_backend(flags.backend)
-    protection(flags)  # what is wrong with it is told once, and not by each worker
+    # What is wrong with it is told once, and not by each worker.
+    trust(flags, protection(flags))
     log = jobs.stamped("node")
     manager = NodeManager(
         flags.scale,
@@ -82,7 +87,7 @@ def _main(argv: Sequence[str]) -> None:
             target=flags.target,
             device=flags.device,
             data=flags.data,
-            protected=protection_arguments(flags),
+            protected=[*protection_arguments(flags), *trust_arguments(flags)],
         ),
         log=log,
         spawn=spawner(),

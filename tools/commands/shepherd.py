@@ -17,8 +17,12 @@ from pcp.tools.support.command import MAX_PORT, Parser, port_number, run
 from pcp.tools.support.protection import (
     add_insecure_flag,
     add_protection_flags,
+    add_sign_flag,
+    add_trust_flag,
     protection,
     require_protection,
+    signer,
+    trusted_ids,
 )
 from pcp.tools.support.signals import at_once, on_signals
 from pcp.training.config.experiment import Experiment
@@ -65,6 +69,8 @@ def parser() -> Parser:
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
     add_web(parser)
+    add_sign_flag(parser)
+    add_trust_flag(parser)
     add_insecure_flag(parser)
     add_protection_flags(parser)
     # Of the predecessor, whose command lines still work: a finished run ends anyway.
@@ -94,6 +100,8 @@ def _main(argv: Sequence[str]) -> int:
             port=flags.port,
             workers=flags.workers,
             protection=protected,
+            signer=signer(flags),
+            trusted=trusted_ids(flags),
         )
         verb = "continuing" if known else "new run"
         observer.log(f"{verb} in {folder.path}")

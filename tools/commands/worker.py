@@ -23,7 +23,12 @@ from pcp.runtime.program.devices import open_device
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.metrics_port import add_metrics_flags, serving
-from pcp.tools.support.protection import add_protection_flags, protection
+from pcp.tools.support.protection import (
+    add_protection_flags,
+    add_trust_flag,
+    protection,
+    trust,
+)
 from pcp.training.process.supervisor import HOPELESS, HUNG
 from pcp.training.trainer.bundle_trainer import BundleTrainer
 from pcp.training.trainer.load import load_made
@@ -62,6 +67,7 @@ def parser() -> Parser:
     add("--supervisor-id", metavar="ID", help="shown in the status")
     add("--patience", type=float, default=300.0, help="seconds without a shepherd")
     add_metrics_flags(parser)
+    add_trust_flag(parser)
     add_protection_flags(parser)
     return parser
 
@@ -77,6 +83,7 @@ def _main(argv: Sequence[str]) -> None:
 def _train(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
     protected = protection(flags)
+    trusted = trust(flags, protected)
     host, port = flags.host, flags.port
     if flags.connect:
         host, port = _address(flags.connect)
@@ -100,7 +107,8 @@ def _train(argv: Sequence[str]) -> None:
     )
 
     def load(content: bytes, coordinate: int = 0) -> BundleTrainer:
-        return load_made(content, "the shepherd's bundle", device, target, coordinate)
+        what = "the shepherd's bundle"
+        return load_made(content, what, device, target, coordinate, trusted)
 
     log(f"process {os.getpid()} started for {host}:{port} on {opened.uri}")
     if target == host_processor.ANY and not flags.target:

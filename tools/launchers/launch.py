@@ -6,7 +6,7 @@ from pcp.tools.launchers import kubernetes, local, ray, slurm
 from pcp.tools.launchers.plan import LaunchPlan
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
-from pcp.tools.support.protection import add_protection_flags
+from pcp.tools.support.protection import add_insecure_flag, add_protection_flags
 
 PROG = "pcp launch"
 ENGINES = {"local": local, "ray": ray, "slurm": slurm, "kubernetes": kubernetes}
@@ -44,6 +44,7 @@ def parser() -> Parser:
     add(
         "-o", "--output", metavar="FILE", help="of slurm and kubernetes; default stdout"
     )
+    add_insecure_flag(parser)
     add_protection_flags(parser)
     for engine in ENGINES.values():
         engine.flags(parser)
