@@ -14,6 +14,7 @@ from pcp.errors import MissingPackage
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import MAX_PORT, Parser, port_number, run
+from pcp.tools.support.leading import add_voters_flags, addresses, led
 from pcp.tools.support.protection import (
     add_insecure_flag,
     add_protection_flags,
@@ -34,7 +35,9 @@ from pcp.training.observe.metrics import Fanout, MetricsFile, Observer, read
 from pcp.training.observe.past_run import write_report
 from pcp.training.observe.prometheus import Prometheus
 from pcp.training.observe.web import WebPage
+from pcp.training.shepherd.artifacts import CompileFor
 from pcp.training.shepherd.shepherd import Shepherd
+from pcp.training.shepherd.voters import Voters
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import nonfinite
 from pcp.training.storage.round_record import Round, data_wait_share
@@ -69,6 +72,7 @@ def parser() -> Parser:
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
     add_web(parser)
+    add_voters_flags(parser)
     add_sign_flag(parser)
     add_trust_flag(parser)
     add_insecure_flag(parser)
@@ -86,35 +90,56 @@ def _main(argv: Sequence[str]) -> int:
     experiment = jobs.read_run(flags)
     jobs.check_islands(flags, experiment)
     jobs.check_compiler(experiment.model_path)
-    resume = flags.resume or experiment.should_resume
+    voters = addresses(flags, protected)
+    # What another shepherd wrote is gone on with.
+    resume = flags.resume or experiment.should_resume or bool(voters)
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)
     folder.keep_changes(dict(flags.changes))
     screen = {"plain": flags.no_dashboard, "web": flags.web}
     with watched(experiment, folder, **screen) as observer:
-        shepherd = Shepherd(
-            experiment,
-            folder,
-            jobs.compiler_for(experiment, observer.log),
-            observer,
-            host=flags.host,
-            port=flags.port,
-            workers=flags.workers,
-            protection=protected,
-            signer=signer(flags),
-            trusted=trusted_ids(flags),
-        )
-        verb = "continuing" if known else "new run"
-        observer.log(f"{verb} in {folder.path}")
-        observer.log(
-            f"shepherd process {os.getpid()} listens on {flags.host}:{shepherd.port}"
-        )
-        # SIGTERM is for this process, which may come back with --resume, while its
-        # workers wait; Ctrl-C is for the run, and so is a terminal that closes.
-        ends = (signal.SIGINT, signal.SIGHUP)
-        with on_signals(interrupts.saving(shepherd), ends):
-            outcome = shepherd.run()
+
+        def make(compile_for: CompileFor, voters: Voters | None = None) -> Shepherd:
+            made = Shepherd(
+                experiment,
+                folder,
+                compile_for,
+                observer,
+                host=flags.host,
+                port=flags.port,
+                workers=flags.workers,
+                protection=protected,
+                signer=signer(flags),
+                trusted=trusted_ids(flags),
+                voters=voters,
+            )
+            verb = "continuing" if known else "new run"
+            observer.log(f"{verb} in {folder.path}")
+            observer.log(
+                f"shepherd process {os.getpid()} listens on {flags.host}:{made.port}"
+            )
+            return made
+
+        compile_for = jobs.compiler_for(experiment, observer.log)
+        if voters:
+            log, me = observer.log, flags.voter
+            ended = led(make, folder, voters, me, protected, compile_for, log, _run)
+            if ended is None:
+                return 0
+            shepherd, outcome = ended
+        else:
+            shepherd = make(compile_for)
+            outcome = _run(shepherd)
     conclude(folder, outcome)
     return interrupts.exit_code(shepherd)
+
+
+def _run(shepherd: Shepherd) -> Outcome:
+    """Serve until the run ends, or a signal ends it."""
+    # SIGTERM is for this process, which may come back with --resume, while its
+    # workers wait; Ctrl-C is for the run, and so is a terminal that closes.
+    ends = (signal.SIGINT, signal.SIGHUP)
+    with on_signals(interrupts.saving(shepherd), ends):
+        return shepherd.run()
 
 
 def add_web(parser: Parser) -> None:

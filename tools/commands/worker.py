@@ -53,7 +53,10 @@ def parser() -> Parser:
     )
     add = parser.add_argument
     add(
-        "--connect", metavar="HOST:PORT", help="the shepherd; default --host and --port"
+        "--connect",
+        metavar="HOST:PORT",
+        help="the shepherd, or with commas those that stand by too; default --host and "
+        "--port",
     )
     add("--host", default="127.0.0.1", help="the shepherd's host")
     add("--port", type=port_number, default=8080, help="the shepherd's port")
@@ -85,8 +88,9 @@ def _train(argv: Sequence[str]) -> None:
     protected = protection(flags)
     trusted = trust(flags, protected)
     host, port = flags.host, flags.port
+    others: list[tuple[str, int]] = []
     if flags.connect:
-        host, port = _address(flags.connect)
+        (host, port), *others = map(_address, flags.connect.split(","))
     local = jobs.is_local(host)
     target = jobs.target_of_worker(flags.backend, flags.target, local=local)
     device = flags.device or jobs.device_of(flags.backend, flags.device_id)
@@ -104,6 +108,7 @@ def _train(argv: Sequence[str]) -> None:
         device=device,
         data_path=flags.data,
         supervisor=flags.supervisor_id,
+        others=tuple(others),
     )
 
     def load(content: bytes, coordinate: int = 0) -> BundleTrainer:
@@ -117,7 +122,9 @@ def _train(argv: Sequence[str]) -> None:
             "than for this processor; pcp cannot name it: say --target cpu:NAME, with "
             "LLVM's name"
         )
-    timing = Timing(patience=flags.patience)
+    # One of several that is silent for so long is taken over.
+    silence = 3.0 if others else Timing.silence
+    timing = Timing(patience=flags.patience, silence=silence)
     hang = partial(end_hung, log)
     worker = Worker(identity, endpoint, load, log, timing, protected, hang)
     threading.excepthook = partial(end_with_thread, log)

@@ -50,6 +50,7 @@ from pcp.training.shepherd import checkpointer
 from pcp.training.shepherd.artifacts import Artifacts, CompileFor
 from pcp.training.shepherd.server import Done, Server
 from pcp.training.shepherd.serving import Serving
+from pcp.training.shepherd.voters import Voters
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.append_log import DiskFull
 from pcp.training.storage.checkpoint import Checkpoint
@@ -88,11 +89,14 @@ class Shepherd:
         protection: Protection = OPEN,
         signer: Signer | None = None,
         trusted: Collection[str] = (),
+        voters: Voters | None = None,
     ) -> None:
         """`signer` signs bundles, checkpoints and the ledger's lines: by default the
         identity of `protection`, if there is one. Of a run that is gone on with, those
-        by it count, and by the ids `trusted`.
+        by it count, and by the ids `trusted`. Of several shepherds this one leads by
+        the vote of the others: `voters`.
         """
+        self._voters = voters
         self._signer = signer or own_signer(protection.tls)
         self.experiment, self.folder = experiment, folder
         self.observer, self._clock, self._pause = observer, clock, pause
@@ -102,7 +106,18 @@ class Shepherd:
         own = format_address(host, 0)
         everywhere = own if host in WILDCARDS else None
         self.endpoint = Endpoint.listen(own, advertise=everywhere, **protection.options)
-        self.ledger = Ledger(folder.ledger, self._signer, trusted)
+        if voters is None:
+            self.ledger = Ledger(folder.ledger, self._signer, trusted)
+        else:
+            trusted = {*trusted, *voters.identities}
+            self.ledger = Ledger(folder.ledger, self._signer, trusted, voters.wrote)
+            try:
+                self.ledger.append("leader", term=voters.term)
+            except BaseException:
+                self.ledger.close()
+                self.endpoint.close()
+                self.hub.close()
+                raise
         begin = self.ledger.progress.begin
         recorded = begin.get("data")
         self._artifacts = Artifacts(compile_for, experiment, recorded, self._signer)
@@ -124,7 +139,7 @@ class Shepherd:
         self.state = RunState(
             experiment,
             self.ledger.replay,
-            name=folder.name,
+            name=begin.get("run", folder.name),
             folder=str(folder.path),
             serves=self.endpoint.listening,
             wanted=workers,
@@ -210,6 +225,8 @@ class Shepherd:
         However much happens, the moment is over in time.
         """
         self._heed()
+        if self._voters is not None:
+            self._voters.check()
         until = time.monotonic() + _MOMENT
         arrived = self.hub.next(timeout=_MOMENT)
         while arrived is not None:

@@ -8,6 +8,7 @@ is of another hash. Lines of an older pcp have no `prev`. Of a run with identiti
 line has the key of the shepherd that wrote it, and its signature, `sig`; the last one
 stands for all before it. The kinds:
 
+    leader      of several shepherds one leads, in this term, from here on
     begin       the run's constants: samples, quantum, frozen keys, data digest
     started     a shepherd goes on with the run under these settings
     joined      a worker holds the state of a round, and where it had it from
@@ -33,7 +34,7 @@ rounds again and compares their digests. One process at a time has a ledger open
 import hashlib
 import os
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -79,6 +80,12 @@ def read(path: str | Path) -> tuple[list[dict[str, Any]], int]:
     """
     records, good, *_ = _read(path)
     return records, good
+
+
+def read_lines(path: str | Path) -> list[bytes]:
+    """The whole lines of a file, after all were checked."""
+    good = _read(path)[1]
+    return outside.read_bytes(path)[:good].splitlines(keepends=True)
 
 
 def last_hash(path: str | Path) -> str:
@@ -127,7 +134,7 @@ def _read(
         ) from error
     records: list[dict[str, Any]] = []
     marks: list[SignedLine] = []
-    good, before = 0, _FIRST
+    good, before = 0, FIRST
     chained = False
     lines = content.splitlines(keepends=True)
     for number, line in enumerate(lines):
@@ -155,21 +162,22 @@ def _read(
                 "the ledger was changed; restore the file or start a new run"
             )
         records.append(record)
-        good, before = good + len(line), _hash(line)
+        good, before = good + len(line), hash_of(line)
     return records, good, before, marks
 
 
-_FIRST = "0" * 64
+FIRST = "0" * 64
 """In place of the hash of the line before the first."""
 
 
 def _signed_part(record: Mapping[str, Any]) -> str:
     """The SHA-256 of a line without its signature and its sum."""
     body = strict_json.dumps(record, separators=(",", ":"), sort_keys=True)
-    return _hash(body.encode())
+    return hash_of(body.encode())
 
 
-def _hash(line: bytes) -> str:
+def hash_of(line: bytes) -> str:
+    """The SHA-256 of a line, by which the next one names it."""
     return hashlib.sha256(line).hexdigest()
 
 
@@ -181,16 +189,21 @@ class Ledger:
         path: str | Path,
         signer: Signer | None = None,
         trusted: Collection[str] = (),
+        wrote: Callable[[bytes, bool], None] = lambda line, sync: None,
     ) -> None:
         """Open `path`, replay it, and cut off a torn last line.
 
         With a `signer` lines are signed, and those that are there count if the last
         one is signed by it, or by one of the ids `trusted`; or if no line is.
 
+        `wrote(line, sync)` is told of each line that is on the disk, before anything
+        is done for it; it may raise `RuntimeFault`, and the line does not count.
+
         `ConfigError` while another process has it open, or where it cannot be.
         """
+        self._wrote = wrote
         self.path, self._signer = Path(path), signer
-        self._file = _locked(self.path)
+        self._file = locked(self.path)
         try:
             records, self._bytes, self._last, marks = _read(self.path)
             self.signed = bool(marks and marks[0].mark) or not marks
@@ -278,8 +291,9 @@ class Ledger:
             self._give_up()
             raise
         self._bytes += len(line)
-        self._last = _hash(line)
+        self._last = hash_of(line)
         self._count += 1
+        self._wrote(line, sync)
 
     def digests(self, round_: int) -> tuple[str, ...]:
         """Of the state after a committed round, in each mesh's parts; none of another.
@@ -313,8 +327,8 @@ class Ledger:
             self._file.close()
 
 
-def _locked(path: Path) -> FileIO:
-    """The file, open for appending, while no other process has it so."""
+def locked(path: Path) -> FileIO:
+    """A ledger's file, open for appending, while no other process has it so."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = not path.exists()
