@@ -39,7 +39,7 @@ from pcp.training.wire.shepherd_messages import (
 
 BEAT = 0.15
 """Seconds between two messages of a leader."""
-PATIENCE = (1.0, 2.0)
+PATIENCE = (0.8, 1.6)
 """Seconds of silence after which a voter stands for election, drawn anew each time."""
 AT_ONCE = 256
 """Lines of one message."""

@@ -16,7 +16,7 @@ from pcp.training.coordinator.election import (
     Persist,
     Say,
 )
-from pcp.training.wire.shepherd_messages import Blank, Lines, Said, VoteRequest
+from pcp.training.wire.shepherd_messages import Lines, Said, VoteRequest
 
 NOTHING = "0" * 64
 
@@ -256,9 +256,10 @@ def takes_lines_that_do_not_follow(self: Election, said: Lines, now: float) -> N
     ORIGINAL["_on_lines"](self, there, now)
 
 
-def votes_with_an_empty_folder(self: Election, said: Blank, now: float) -> None:
+def votes_with_an_empty_folder(self: Election, said: VoteRequest, now: float) -> None:
     if self.role == election.LEARNER:
         self.role = election.FOLLOWER
+    ORIGINAL["_on_request"](self, said, now)
 
 
 ORIGINAL = {name: getattr(Election, name) for name in ("_on_request", "_on_lines")}
@@ -271,7 +272,7 @@ ORIGINAL = {name: getattr(Election, name) for name in ("_on_request", "_on_lines
         ("_on_request", votes_for_who_lacks_lines),
         ("_count", counts_what_it_alone_has),
         ("_on_lines", takes_lines_that_do_not_follow),
-        ("_on_blank", votes_with_an_empty_folder),
+        ("_on_request", votes_with_an_empty_folder),
     ],
 )
 def test_a_mutant_is_noticed(
