@@ -2,8 +2,8 @@
 
     python benchmarks/takeover.py --kills 20
 
-Three shepherds and two workers on this machine; a leader is killed (SIGKILL), its folder
-removed, and the time taken until another commits a round. Then a shepherd with nothing
+Three shepherds and two workers on this machine; a leader is killed, its folder removed,
+and the time taken until another commits a round. Then a shepherd with nothing
 comes in its place. Without a peer to compare with: no other trainer here has several
 coordinators. The rounds of the run take about 50 ms.
 """

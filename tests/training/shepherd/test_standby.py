@@ -1,7 +1,11 @@
 """Shepherds that stand by: a leader dies with its folder, and the run goes on."""
 
+import shutil
+
 import pytest
-from helpers.servers.processes import Processes
+from helpers.models.bigram_stablehlo import write_experiment
+from helpers.servers.processes import Processes, free_port
+from helpers.worlds.communicators import eventually
 from helpers.worlds.standby import Standby
 
 from pcp.errors import ConfigError
@@ -54,3 +58,32 @@ def test_voters_of_whom_no_majority_could_be_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=why):
         Voters(tmp_path / "ledger.jsonl", addresses, me, OPEN, print)
+
+
+@pytest.mark.slow
+def test_the_commands_do_the_same(tmp_path, monkeypatch) -> None:
+    """Three compilers and a worker as processes: half a minute."""
+    monkeypatch.chdir(tmp_path)
+    write_experiment(tmp_path, outer_loop_steps=300)
+    ports = [free_port() for _ in range(6)]
+    meeting = ",".join(f"127.0.0.1:{port}" for port in ports[:3])
+    with Processes() as children:
+        shepherds = [
+            children.start(
+                *("pcp.tools.cli", "shepherd", "--config", "x.json", "--web", "off"),
+                *("--workers", 1, "--no-dashboard", "--port", ports[3 + number]),
+                *("--run", f"s{number}/run", "--voters", meeting, "--voter", number),
+            )
+            for number in range(3)
+        ]
+        dialled = ",".join(f"127.0.0.1:{port}" for port in ports[3:])
+        worker = children.start("pcp.tools.cli", "worker", "--connect", dialled)
+        eventually(lambda: any("round 3/" in child.text for child in shepherds), 120)
+        leader = next(n for n in range(3) if "round 3/" in shepherds[n].text)
+        shepherds[leader].kill()
+        shutil.rmtree(tmp_path / f"s{leader}")
+        assert worker.wait(200) == 0, worker.text
+        assert "leaving: the run is complete" in worker.text
+        rest = [child for n, child in enumerate(shepherds) if n != leader]
+        assert [child.wait(30) for child in rest] == [0, 0]
+        assert any("rounds          300" in child.text for child in rest)
