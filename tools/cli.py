@@ -74,6 +74,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cache": ("pcp.tools.commands.cache", "the compiled modules that are kept"),
     "completion": ("pcp.tools.start.completion", "complete words in bash, zsh, fish"),
     "status": ("pcp.tools.commands.status", "what a run is doing"),
+    "cluster": (
+        "pcp.tools.commands.cluster",
+        "the shepherds and workers that are near",
+    ),
     "control": (
         "pcp.tools.commands.control",
         "pause, cancel, drain a worker, change H",

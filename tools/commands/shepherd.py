@@ -3,9 +3,10 @@
 import os
 import signal
 import sys
-from argparse import SUPPRESS, ArgumentTypeError
+from argparse import SUPPRESS, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import nonfinite
 from pcp.training.storage.round_record import Round, data_wait_share
 from pcp.training.storage.run_folder import RunFolder
+from pcp.training.wire.discovery import announced, tag_of
 
 PROG = "pcp shepherd"
 WEB = "127.0.0.1:0"
@@ -72,6 +74,12 @@ def parser() -> Parser:
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
     add_web(parser)
+    add(
+        "--announce",
+        action="store_true",
+        help="let workers of the same namespace find this shepherd: pcp worker "
+        "--discover",
+    )
     add_voters_flags(parser)
     add_sign_flag(parser)
     add_trust_flag(parser)
@@ -91,6 +99,7 @@ def _main(argv: Sequence[str]) -> int:
     jobs.check_islands(flags, experiment)
     jobs.check_compiler(experiment.model_path)
     voters = addresses(flags, protected)
+    serve = partial(_run, flags, tag_of(protected) if flags.announce else None)
     # What another shepherd wrote is gone on with.
     resume = flags.resume or experiment.should_resume or bool(voters)
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)
@@ -122,23 +131,24 @@ def _main(argv: Sequence[str]) -> int:
         compile_for = jobs.compiler_for(experiment, observer.log)
         if voters:
             log, me = observer.log, flags.voter
-            ended = led(make, folder, voters, me, protected, compile_for, log, _run)
+            ended = led(make, folder, voters, me, protected, compile_for, log, serve)
             if ended is None:
                 return 0
             shepherd, outcome = ended
         else:
             shepherd = make(compile_for)
-            outcome = _run(shepherd)
+            outcome = serve(shepherd)
     conclude(folder, outcome)
     return interrupts.exit_code(shepherd)
 
 
-def _run(shepherd: Shepherd) -> Outcome:
-    """Serve until the run ends, or a signal ends it."""
+def _run(flags: Namespace, tag: str | None, shepherd: Shepherd) -> Outcome:
+    """Serve until the run ends, or a signal ends it; announced, if there is a tag."""
+    known = nullcontext() if tag is None else announced(flags.host, shepherd.port, tag)
     # SIGTERM is for this process, which may come back with --resume, while its
     # workers wait; Ctrl-C is for the run, and so is a terminal that closes.
     ends = (signal.SIGINT, signal.SIGHUP)
-    with on_signals(interrupts.saving(shepherd), ends):
+    with on_signals(interrupts.saving(shepherd), ends), known:
         return shepherd.run()
 
 

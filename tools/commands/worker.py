@@ -7,6 +7,7 @@ import secrets
 import socket
 import threading
 import traceback
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -20,6 +21,7 @@ from pcp.errors import (
 from pcp.runtime import Endpoint
 from pcp.runtime.program import host_processor
 from pcp.runtime.program.devices import open_device
+from pcp.runtime.transport.credentials import Protection
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.metrics_port import add_metrics_flags, serving
@@ -34,6 +36,7 @@ from pcp.training.trainer.bundle_trainer import BundleTrainer
 from pcp.training.trainer.load import load_made
 from pcp.training.wire.channel import split_address
 from pcp.training.wire.client import Timing
+from pcp.training.wire.discovery import found, tag_of
 from pcp.training.worker.worker import Identity, Worker
 
 PROG = "pcp worker"
@@ -57,6 +60,11 @@ def parser() -> Parser:
         metavar="HOST:PORT",
         help="the shepherd, or with commas those that stand by too; default --host and "
         "--port",
+    )
+    add(
+        "--discover",
+        action="store_true",
+        help="find the shepherds of the same key or issuer on this network (mDNS)",
     )
     add("--host", default="127.0.0.1", help="the shepherd's host")
     add("--port", type=port_number, default=8080, help="the shepherd's port")
@@ -89,7 +97,9 @@ def _train(argv: Sequence[str]) -> None:
     trusted = trust(flags, protected)
     host, port = flags.host, flags.port
     others: list[tuple[str, int]] = []
-    if flags.connect:
+    if flags.discover:
+        (host, port), *others = discovered(flags, protected)
+    elif flags.connect:
         (host, port), *others = map(_address, flags.connect.split(","))
     local = jobs.is_local(host)
     target = jobs.target_of_worker(flags.backend, flags.target, local=local)
@@ -162,6 +172,19 @@ def own_address(host: str, port: int) -> str:
     except OSError as error:
         raise PeerLost(f"no way to {host}: {error.strerror or error}") from error
     return f"[{own}]" if ":" in own else own
+
+
+def discovered(flags: Namespace, protected: Protection) -> list[tuple[str, int]]:
+    """The shepherds of our namespace, within `--patience`; PeerLost: none came."""
+    if flags.connect:
+        raise UsageError("--discover finds what --connect names: give one of them")
+    places = found(tag_of(protected), flags.patience)
+    if not places:
+        raise PeerLost(
+            f"no shepherd of this namespace was found in {flags.patience:g} s: is one "
+            "there with --announce, and with the same key or issuer, on this network?"
+        )
+    return places
 
 
 def _address(text: str) -> tuple[str, int]:
