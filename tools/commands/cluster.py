@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pcp.errors import PcpError, PeerLost
 from pcp.tools.commands.status import ask, lines
 from pcp.tools.support.command import Parser, run
+from pcp.tools.support.lines import say
 from pcp.tools.support.protection import add_protection_flags, protection
-from pcp.tools.support.training_job import say
 from pcp.training.wire.discovery import found, tag_of
 
 PROG = "pcp cluster"

@@ -7,8 +7,8 @@ from pathlib import Path
 from pcp.errors import UsageError
 from pcp.runtime.group.coordinator import Coordinator
 from pcp.runtime.transport import link
-from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
+from pcp.tools.support.lines import stamped
 from pcp.tools.support.metrics_port import add_metrics_flags, serving
 from pcp.tools.support.protection import (
     add_insecure_flag,
@@ -54,7 +54,7 @@ def _main(argv: Sequence[str]) -> int:
     require_protection(flags.host, protected, flags.insecure)
     stop = threading.Event()
     stop_on_signals(lambda _: stop.set())
-    log = jobs.stamped("coordinator")
+    log = stamped("coordinator")
     address = link.format_address(flags.host, flags.port)
     with Coordinator.listen(
         address,

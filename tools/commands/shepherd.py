@@ -11,11 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pcp.errors import MissingPackage
+from pcp.errors import MissingPackage, UsageError
+from pcp.runtime.transport.credentials import Protection
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import MAX_PORT, Parser, port_number, run
-from pcp.tools.support.leading import add_voters_flags, addresses, led
+from pcp.tools.support.lines import say
 from pcp.tools.support.protection import (
     add_insecure_flag,
     add_protection_flags,
@@ -37,12 +38,14 @@ from pcp.training.observe.past_run import write_report
 from pcp.training.observe.prometheus import Prometheus
 from pcp.training.observe.web import WebPage
 from pcp.training.shepherd.artifacts import CompileFor
+from pcp.training.shepherd.leading import led
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.shepherd.voters import Voters
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import nonfinite
 from pcp.training.storage.round_record import Round, data_wait_share
 from pcp.training.storage.run_folder import RunFolder
+from pcp.training.wire.channel import split_address
 from pcp.training.wire.discovery import announced, tag_of
 
 PROG = "pcp shepherd"
@@ -80,7 +83,7 @@ def parser() -> Parser:
         help="let workers of the same namespace find this shepherd: pcp worker "
         "--discover",
     )
-    add_voters_flags(parser)
+    _add_voters_flags(parser)
     add_sign_flag(parser)
     add_trust_flag(parser)
     add_insecure_flag(parser)
@@ -98,7 +101,7 @@ def _main(argv: Sequence[str]) -> int:
     experiment = jobs.read_run(flags)
     jobs.check_islands(flags, experiment)
     jobs.check_compiler(experiment.model_path)
-    voters = addresses(flags, protected)
+    voters = _voters(flags, protected)
     serve = partial(_run, flags, tag_of(protected) if flags.announce else None)
     # What another shepherd wrote is gone on with.
     resume = flags.resume or experiment.should_resume or bool(voters)
@@ -150,6 +153,31 @@ def _run(flags: Namespace, tag: str | None, shepherd: Shepherd) -> Outcome:
     ends = (signal.SIGINT, signal.SIGHUP)
     with on_signals(interrupts.saving(shepherd), ends), known:
         return shepherd.run()
+
+
+def _add_voters_flags(parser: Parser) -> None:
+    """`--voters` and `--voter`: several shepherds of one run."""
+    add = parser.add_argument
+    add(
+        "--voters",
+        metavar="HOST:PORT,...",
+        help="where the shepherds of this run meet, an odd number of them: one leads, "
+        "the others stand by with its ledger; needs --run, a folder for each",
+    )
+    add("--voter", type=int, metavar="N", help="which of --voters this one is, from 0")
+
+
+def _voters(flags: Namespace, protected: Protection) -> list[str]:
+    """Of the voters; none: this shepherd is alone."""
+    if flags.voters is None and flags.voter is None:
+        return []
+    if not flags.voters or flags.voter is None or not flags.run:
+        raise UsageError("--voters, --voter and --run go together")
+    found = [word.strip() for word in flags.voters.split(",")]
+    for address in found:
+        host, _ = split_address(address)
+        require_protection(host, protected, flags.insecure)
+    return found
 
 
 def add_web(parser: Parser) -> None:
@@ -207,7 +235,7 @@ def watch(
     past = read(folder.metrics) if folder.metrics.exists() else ([], {})
     page = _web_page(experiment, past, *web) if web else []
     rounds = experiment.outer_loop_steps
-    observers: list[Observer] = [MetricsFile(folder.metrics, jobs.say), *page]
+    observers: list[Observer] = [MetricsFile(folder.metrics, say), *page]
     observers.append(Journal(rounds, folder.log, folder.workers))
     observers += jobs.wandb_observer(experiment, folder.name)
     if sys.stdout.isatty() and not plain:
@@ -215,7 +243,7 @@ def watch(
 
         observers.append(Dashboard(rounds, Console()))
     else:
-        observers.append(PlainLog(rounds, jobs.say))
+        observers.append(PlainLog(rounds, say))
     fanout = Fanout([*observers, *map(Calls, callbacks)])
     for shown in page[:1]:
         fanout.log(f"web page {shown.url}")
@@ -269,7 +297,7 @@ def conclude(folder: RunFolder, outcome: Outcome) -> None:
     lines["metrics"] = str(folder.metrics)
     lines["checkpoint"] = outcome.checkpoint or "none"
     for name, value in lines.items():
-        jobs.say(f"{name:<16}{value}")
+        say(f"{name:<16}{value}")
 
 
 def best_folder(folder: RunFolder, outcome: Outcome) -> Path | None:

@@ -10,8 +10,8 @@ from pcp.errors import BundleError, ConfigError, StateMismatch
 from pcp.runtime.transport.link import Untrusted
 from pcp.runtime.transport.signatures import Trust, signer_of
 from pcp.tools.support.command import Parser, run
+from pcp.tools.support.lines import say
 from pcp.tools.support.protection import add_trust_flag, trusted_ids
-from pcp.tools.support.training_job import say
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import ledger
 

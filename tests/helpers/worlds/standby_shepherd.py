@@ -9,7 +9,7 @@ from pathlib import Path
 from helpers.models.bigram_numpy import bundle
 from helpers.worlds.training_runs import Watcher, experiment
 
-from pcp.tools.support.leading import led
+from pcp.training.shepherd.leading import led
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import OPEN

@@ -2,45 +2,16 @@
 
 import functools
 import threading
-from argparse import Namespace
 from collections.abc import Callable
 from contextlib import closing, suppress
 
-from pcp.errors import PcpError, UsageError
+from pcp.errors import PcpError
 from pcp.runtime.transport.credentials import Protection
-from pcp.tools.support.command import Parser
-from pcp.tools.support.protection import require_protection
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.shepherd.artifacts import CompileFor
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.shepherd.voters import NoLeader, Voters
 from pcp.training.storage.run_folder import RunFolder
-from pcp.training.wire.channel import split_address
-
-
-def add_voters_flags(parser: Parser) -> None:
-    """`--voters` and `--voter`: several shepherds of one run."""
-    add = parser.add_argument
-    add(
-        "--voters",
-        metavar="HOST:PORT,...",
-        help="where the shepherds of this run meet, an odd number of them: one leads, "
-        "the others stand by with its ledger; needs --run, a folder for each",
-    )
-    add("--voter", type=int, metavar="N", help="which of --voters this one is, from 0")
-
-
-def addresses(flags: Namespace, protected: Protection) -> list[str]:
-    """Of the voters; none: this shepherd is alone."""
-    if flags.voters is None and flags.voter is None:
-        return []
-    if not flags.voters or flags.voter is None or not flags.run:
-        raise UsageError("--voters, --voter and --run go together")
-    found = [word.strip() for word in flags.voters.split(",")]
-    for address in found:
-        host, _ = split_address(address)
-        require_protection(host, protected, flags.insecure)
-    return found
 
 
 def led(
