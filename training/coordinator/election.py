@@ -39,7 +39,7 @@ from pcp.training.wire.shepherd_messages import (
 
 BEAT = 0.15
 """Seconds between two messages of a leader."""
-PATIENCE = (0.8, 1.6)
+SILENCE = (0.8, 1.6)
 """Seconds of silence after which a voter stands for election, drawn anew each time."""
 AT_ONCE = 256
 """Lines of one message."""
@@ -135,7 +135,7 @@ class Election:
         self.committed = 0
         """Lines that count: most voters have them."""
         self._draw, self._heard = draw, now
-        self._until = self._patience(now)
+        self._until = self._stands_at(now)
         self._beaten = now - BEAT
         self._votes: set[int] = set()
         self._blank: dict[int, int] = {}
@@ -203,7 +203,7 @@ class Election:
     def _stand(self, now: float) -> None:
         self.role, self.leader, self._votes = CANDIDATE, None, {self.me}
         self._vote(self.term + 1, self.me)
-        self._until = self._patience(now)
+        self._until = self._stands_at(now)
         count = self.log.count
         request = VoteRequest(
             sender=self.me, term=self.term, last=self.log.term(count), count=count
@@ -215,7 +215,7 @@ class Election:
         """Whether a leader was heard too lately to think of another."""
         if self.role == LEADER:
             return message.term > self.term and self._reached(now) >= self.most
-        return self.leader is not None and now - self._heard < PATIENCE[0]
+        return self.leader is not None and now - self._heard < SILENCE[0]
 
     def _on_request(self, said: VoteRequest, now: float) -> None:
         count = self.log.count
@@ -225,7 +225,7 @@ class Election:
         granted = granted and self.role != LEARNER
         if granted:
             self._vote(self.term, said.sender)
-            self._until = self._patience(now)
+            self._until = self._stands_at(now)
         self._say(said.sender, Vote(sender=self.me, term=self.term, granted=granted))
 
     def _on_vote(self, said: Vote, now: float) -> None:
@@ -251,7 +251,7 @@ class Election:
         if self.role != LEARNER:
             self.role = FOLLOWER
         if led:
-            self._until = self._patience(now)
+            self._until = self._stands_at(now)
             self._effects.append(Deposed(f"term {term} has begun"))
 
     # Lines ------------------------------------------------------------------------
@@ -259,14 +259,14 @@ class Election:
     def _lead(self, now: float) -> None:
         if self._reached(now) < self.most:
             self.role, self.leader = FOLLOWER, None
-            self._until = self._patience(now)
+            self._until = self._stands_at(now)
             self._effects.append(Deposed("most of the other shepherds are silent"))
         elif now - self._beaten >= BEAT:
             self._send_lines(now)
 
     def _reached(self, now: float) -> int:
         """How many voters answered lately; a leader counts itself."""
-        return 1 + sum(now - at < PATIENCE[0] for at in self._answered.values())
+        return 1 + sum(now - at < SILENCE[0] for at in self._answered.values())
 
     def _send_lines(self, now: float) -> None:
         self._beaten = now
@@ -294,7 +294,7 @@ class Election:
         if self.role == CANDIDATE:
             self.role = FOLLOWER
         self.leader, self._heard = said.sender, now
-        self._until = self._patience(now)
+        self._until = self._stands_at(now)
         log = self.log
         if said.start > log.count or log.hash(said.start) != said.before:
             # From where both may agree: further back with every answer.
@@ -347,7 +347,7 @@ class Election:
             if len(self._blank) == len(self.peers):
                 self.role = FOLLOWER
                 self._vote(max(self.term, *self._blank.values()) + 1, None)
-                self._until = self._patience(now)
+                self._until = self._stands_at(now)
 
     # ----------------------------------------------------------------------------
 
@@ -356,8 +356,8 @@ class Election:
         if self.role != LEARNER:  # what a learner knows is not enough to vote again
             self._effects.append(Persist(term, voted_for))
 
-    def _patience(self, now: float) -> float:
-        return now + self._draw.uniform(*PATIENCE)
+    def _stands_at(self, now: float) -> float:
+        return now + self._draw.uniform(*SILENCE)
 
     def _tell_all(self, message: Said) -> None:
         for peer in self.peers:
