@@ -51,7 +51,7 @@ from pydantic import (
 from pcp import strict_json
 from pcp.errors import ProtocolError
 
-VERSION = 8
+VERSION = 9
 """Of this protocol; a `Hello` with another one is refused."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -64,9 +64,9 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Message(BaseModel, frozen=True):
-    """Base of all messages."""
+    """Base of all messages; what checks one is made when it first comes."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     kind: str
 
@@ -168,6 +168,8 @@ class Welcome(Message, frozen=True):
     digest: Digest | None
     island: Name | None = None
     coordinate: Count = 0
+    term: Count = 0
+    """Of the shepherd that leads, where others stand by; workers obey no older one."""
 
 
 class Restore(Message, frozen=True):
@@ -231,6 +233,7 @@ class RoundStart(Message, frozen=True):
     island: Annotated[list[Name], Field(max_length=10_000)] = []
     """The addresses of the ranks of the island; empty: the member is alone in it."""
     inner_epoch: Count = 0
+    term: Count = 0
 
 
 class LeaseGrant(Message, frozen=True):
@@ -428,7 +431,9 @@ AnyMessage = Annotated[
     | Taken,
     Field(discriminator="kind"),
 ]
-_ADAPTER: TypeAdapter[Message] = TypeAdapter(AnyMessage)
+_ADAPTER: TypeAdapter[Message] = TypeAdapter(
+    AnyMessage, config=ConfigDict(defer_build=True)
+)
 
 
 def encode(message: Message) -> bytes:
