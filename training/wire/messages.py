@@ -51,7 +51,7 @@ from pydantic import (
 from pcp import strict_json
 from pcp.errors import ProtocolError
 
-VERSION = 8
+VERSION = 9
 """Of this protocol; a `Hello` with another one is refused."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -168,6 +168,8 @@ class Welcome(Message, frozen=True):
     digest: Digest | None
     island: Name | None = None
     coordinate: Count = 0
+    term: Count = 0
+    """Of the shepherd that leads, where others stand by; workers obey no older one."""
 
 
 class Restore(Message, frozen=True):
@@ -231,6 +233,7 @@ class RoundStart(Message, frozen=True):
     island: Annotated[list[Name], Field(max_length=10_000)] = []
     """The addresses of the ranks of the island; empty: the member is alone in it."""
     inner_epoch: Count = 0
+    term: Count = 0
 
 
 class LeaseGrant(Message, frozen=True):

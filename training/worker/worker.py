@@ -24,7 +24,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pcp.errors import PcpError, ProtocolError, RuntimeFault, StateMismatch, Timeout
+from pcp.errors import (
+    PcpError,
+    PeerLost,
+    ProtocolError,
+    RuntimeFault,
+    StateMismatch,
+    Timeout,
+)
 from pcp.runtime import fetch_snapshot
 from pcp.runtime.transport.credentials import Protection
 from pcp.training.config.experiment import Experiment, parse
@@ -70,6 +77,8 @@ class Identity:
     data_path: str | None = None
     """Where the data lies on this machine, if not where the experiment says."""
     supervisor: str | None = None
+    others: tuple[tuple[str, int], ...] = ()
+    """Hosts and ports of shepherds that stand by."""
 
 
 @dataclass
@@ -124,10 +133,9 @@ class Worker:
         self._state = WorkerState()
         self._experiment: Experiment | None = None
         self._bundle: str | None = None
-        self._index = self._seed = 0
+        self._index = self._seed = self._term = 0
         self._link = ShepherdLink(
-            identity.host,
-            identity.port,
+            [(identity.host, identity.port), *identity.others],
             introduce=self._introduce,
             welcomed=self._welcomed,
             received=self._received,
@@ -183,6 +191,7 @@ class Worker:
         )
 
     def _welcomed(self, welcome: Welcome, bundle: bytes) -> None:
+        self._obey(welcome.term)
         with self._mail.changed:
             self._mail.welcome, self._mail.bundle = welcome, bundle
             self._runner.group.abandon_inside()
@@ -192,6 +201,7 @@ class Worker:
         mail = self._mail
         with mail.changed:
             if isinstance(message, RoundStart):
+                self._obey(message.term)
                 mail.order = message
                 self._runner.group.abandon(message.epoch)
                 self._runner.group.abandon_inside(message.inner_epoch)
@@ -210,6 +220,12 @@ class Worker:
             else:
                 raise ProtocolError(f"{message.kind!r} is no message for a worker")
             mail.changed.notify_all()
+
+    def _obey(self, term: int) -> None:
+        """`PeerLost` for a shepherd that led before the one that was heard last."""
+        if term < self._term:
+            raise PeerLost(f"it led in term {term}, and this is term {self._term}")
+        self._term = term
 
     def _failed(self, error: PcpError) -> None:
         with self._mail.changed:

@@ -106,6 +106,11 @@ func.func @main(%x: tensor<3x128xf32>, %v: tensor<160x128xf32>, %w: tensor<128x1
 """
 
 
+def test_a_program_for_arm_has_the_object_for_arm() -> None:
+    options = CompileOptions(targets=("aarch64",), mode="forward")
+    assert b"pcp_product_f32" in driver.compile(parse(CHAIN), options).module("aarch64")
+
+
 @pytest.mark.parametrize("target", ["cpu", "cpu:host"])
 def test_a_program_of_several_on_both_devices(target: str) -> None:
     """What they hand on lies in one buffer, each at an offset."""
@@ -177,6 +182,11 @@ def test_the_set_of_a_target_is_that_of_its_processor(
 ) -> None:
     found = [p for p in find(f"cpu:{cpu}").passes if p.startswith("pcp-kernels")]
     assert found == [f"pcp-kernels{{set={instructions}}}"] * bool(instructions)
+
+
+def test_arm_has_its_own_wherever_it_is_compiled() -> None:
+    for name in ("aarch64", "aarch64:neoverse-v2"):
+        assert "pcp-kernels{set=aarch64}" in find(name).passes
 
 
 V3 = "ssse3 sse4_1 sse4_2 popcnt avx avx2 bmi1 bmi2 f16c fma movbe abm"
