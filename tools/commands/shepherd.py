@@ -14,6 +14,7 @@ from pcp.errors import MissingPackage
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import MAX_PORT, Parser, port_number, run
+from pcp.tools.support.inspection import inspector
 from pcp.tools.support.protection import (
     add_insecure_flag,
     add_protection_flags,
@@ -94,6 +95,7 @@ def _main(argv: Sequence[str]) -> int:
             port=flags.port,
             workers=flags.workers,
             protection=protected,
+            inspect=inspector(experiment),
         )
         verb = "continuing" if known else "new run"
         observer.log(f"{verb} in {folder.path}")
