@@ -111,8 +111,6 @@ def _lower(module: ir.Module, options: CompileOptions) -> Program:
         asked.SPREAD.check(options)
     elif not options.mesh:
         asked.ONE_DEVICE.check(options)
-    if options.batch:
-        asked.ACCUMULATED.check(options)
     with _sourced(options):
         copied, observers = copy(module), _observers(options)
         mode = _prepare(copied, options, observers, spread)
