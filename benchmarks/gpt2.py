@@ -6,9 +6,9 @@
 
 Each stage runs in a process of its own; memory is its peak resident set, of the
 compiler the larger of pcp's process and iree-compile's. The losses of the steps stand
-beside those of torch eager from the same weights on the same batch, with the same AdamW,
-and are compared before anything is printed as a result. With --depths the training bundles
-of models of several depths are compiled, each against the first.
+beside those of torch eager from the same weights on the same batch, with the same
+AdamW, and are compared before anything is printed as a result. With --depths the
+training bundles of models of several depths are compiled, each against the first.
 
 Needs what `pip install -e '.[torch]'` and transformers bring.
 """
