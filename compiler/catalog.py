@@ -26,6 +26,7 @@ PASSES: dict[str, str] = {
     "pcp-strip-metadata": "pcp.passes.ingest.strip_metadata:StripMetadata",
     "pcp-assign-target": "pcp.passes.legalize.assign_target:AssignTarget",
     "pcp-batch-lookups": "pcp.passes.simplify.batch_lookups:BatchLookups",
+    "pcp-expand-batch-dims": "pcp.passes.simplify.expand_batch_dims:ExpandBatchDims",
     "pcp-checkpoint-loops": "pcp.autodiff.loops.checkpoint_loops:CheckpointLoops",
     "pcp-demote-indices": "pcp.passes.legalize.demote_indices:DemoteIndices",
     "pcp-import": "pcp.passes.ingest.import_:Import",

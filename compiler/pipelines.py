@@ -81,6 +81,7 @@ FRONT: tuple[Stage, ...] = (
     Stage("declared", ("pcp-grad{func=}",), ("forward",)),
     Stage("written", ("pcp-expand-training{func=}",), ("forward", "grad")),
     Stage("simplify", _SIMPLIFY),
+    Stage("heads", ("pcp-expand-batch-dims",), spread=True),
     Stage(
         "training",
         (

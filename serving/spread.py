@@ -1,16 +1,16 @@
 """The executor of a program that is spread over ranks, each a process of its own.
 
 Rank 0 is here: it tells the others what to do, computes its own part and has the
-logits. A rank that is lost fails the order on all of them; `recover` starts it again,
-and all meet in a new world, whose number is the epoch. Ranks that live keep their
-program and their weights.
+logits. A rank that is lost fails the order on all of them; in `recover` a spare takes
+its place, or it is started again, and all meet in a new world, whose number is the
+epoch. Ranks that live keep their program and their weights.
 """
 
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,38 +22,26 @@ from pcp.serving.engine import SlotEngine
 from pcp.serving.frames import Order
 from pcp.serving.interface import EngineLost
 from pcp.serving.member import PATIENCE, Log, Member
+from pcp.serving.spares import Process, Spare, Spares
 
 _STOP_SECONDS = 5.0
+_ATTEMPTS = 3
+"""To meet: a rank may die while they do; behind the second one all begin anew."""
 _LOOK_SECONDS = 0.1
-
-
-class Process(Protocol):
-    """A rank's process; `subprocess.Popen` is one."""
-
-    pid: int
-
-    def poll(self) -> int | None:
-        """The exit code, once it has ended."""
-        ...
-
-    def kill(self) -> None:
-        """End it at once."""
-        ...
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once it has ended; raises after `timeout` seconds."""
-        ...
 
 
 Spawn = Callable[[int, str], Process]
 """Starts the process of a rank, which is to meet the others at an address."""
+StandBy = Callable[[int], Spare]
+"""Starts a process that has the part of a rank, and waits to be one."""
 
 
 class Spread:
     """Rank 0 and what it knows of the others.
 
-    `spawn` starts them; without it they come by themselves, to `address`. `closed` is
-    called when none will be started any more.
+    `spawn` starts them; without it they come by themselves, to `address`. `stand_by`
+    starts one of `spares` in reserve. `closed` is called when none will be started any
+    more.
     """
 
     def __init__(
@@ -64,6 +52,8 @@ class Spread:
         slots: int,
         device: str = "local-task",
         spawn: Spawn | None = None,
+        stand_by: StandBy | None = None,
+        spares: int = 0,
         address: str = "127.0.0.1:0",
         patience: float = PATIENCE,
         log: Log = lambda _: None,
@@ -80,6 +70,8 @@ class Spread:
             closed()
             raise
         self.shapes = self.member.shapes
+        size = self.member.mesh.size
+        self._spares = Spares(spares if stand_by else 0, size, stand_by or _none, log)
         try:
             self._meet()
         except BaseException:
@@ -109,6 +101,7 @@ class Spread:
         self.member.join(world)
         self.epoch += 1
         self._log(f"epoch {self.epoch}: {size} ranks serve, at {self._address}")
+        self._spares.tend(now=True)
 
     def _watch(self, host: Rendezvous, met: threading.Event) -> None:
         """Nobody waits for a rank that has ended."""
@@ -124,7 +117,8 @@ class Spread:
         if running is not None and rank not in self._lost and running.poll() is None:
             return
         self._end(rank)
-        self._processes[rank] = self._spawn(rank, self._address)
+        spare = self._spares.take(rank, self._address)
+        self._processes[rank] = spare or self._spawn(rank, self._address)
 
     def _end(self, rank: int) -> None:
         if (running := self._processes.pop(rank, None)) is not None:
@@ -135,6 +129,7 @@ class Spread:
         """See `Executor.carry_out`; `EngineLost` when a rank was lost."""
         if self.member.world is None:
             raise EngineLost("a rank was lost; recover() first")
+        self._spares.tend()
         try:
             self.member.tell(order)
             return self.member.carry_out(order)
@@ -146,9 +141,9 @@ class Spread:
             raise EngineLost(f"{cause}; all slots are lost") from fault
 
     def recover(self) -> None:
-        """Form the next world; `EngineLost` if that fails twice."""
+        """Form the next world; `EngineLost` if that fails three times."""
         self.member.leave()
-        for last in (False, True):
+        for attempt in range(_ATTEMPTS):
             try:
                 self._meet()
                 return
@@ -156,13 +151,15 @@ class Spread:
                 raise
             except RuntimeFault as fault:
                 self.member.leave()
-                self._lost.update(self._processes)  # all begin anew
                 self._log(f"the ranks did not meet: {fault}")
-                if last:
+                if attempt + 1 == _ATTEMPTS:
                     raise EngineLost(f"the ranks do not meet: {fault}") from fault
+                if attempt + 2 == _ATTEMPTS:
+                    self._lost.update(self._processes)  # all begin anew
 
     def close(self) -> None:
         """Stop the ranks and release everything."""
+        self._spares.close()
         try:
             if self.member.world is not None:
                 self.member.tell(Order(stop=True))
@@ -195,10 +192,15 @@ class Spread:
             "mesh": dict(self.member.mesh.axes),
             "address": self._address,
             "ranks": ranks,
+            "spares": self._spares.pids,
             "epoch": self.epoch,
             "weight_bytes": self.member.model.weight_bytes,
             "cache_bytes": self.member.model.cache_bytes,
         }
+
+
+def _none(rank: int) -> Spare:
+    raise AssertionError(f"nothing starts a spare of rank {rank}")
 
 
 def load(

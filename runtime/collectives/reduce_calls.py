@@ -28,6 +28,7 @@ from pcp.runtime.compression.error_feedback import ErrorFeedback
 from pcp.runtime.memory.buffer_pool import checked
 from pcp.runtime.memory.shared_arrays import ARRAYS
 from pcp.runtime.memory.shared_segment import SMALLEST
+from pcp.runtime.transport import mover
 from pcp.wire import EAGER_BYTES
 
 _COMPRESSIBLE = ("float32", "bfloat16", "float16")
@@ -241,7 +242,7 @@ def into(array: NDArray) -> Callable[[NDArray], NDArray]:
 
     def write(result: NDArray) -> NDArray:
         if not np.may_share_memory(result, flat):  # else the result is there already
-            np.copyto(flat, result.reshape(-1))
+            mover.copy(flat, result.reshape(-1))
         return array
 
     return write

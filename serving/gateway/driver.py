@@ -73,6 +73,8 @@ class Driver:
         self._numbers = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._timer: asyncio.TimerHandle | None = None
+        self._deadline: float | None = None
+        """That the timer is for."""
         self._due = False
         self._closing = False
         self._began = self._lost_at = 0.0
@@ -145,9 +147,8 @@ class Driver:
             stopped += self._carry_out(effect)
         for number in stopped:
             self._do(Cancelled(number, "stop"))
-        if not isinstance(event, TickDue):
+        if not isinstance(event, TickDue | Ticked):
             self._wake()
-        self.metrics.load(self.scheduler)
 
     def _wake(self) -> None:
         """A `TickDue` behind everything that comes in this turn of the loop."""
@@ -160,12 +161,21 @@ class Driver:
         if self._closing or self.scheduler is None:
             return
         self._do(TickDue())
+        deadline = self.scheduler.deadline()
+        if deadline == self._deadline:
+            return
+        self._deadline = deadline
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if (deadline := self.scheduler.deadline()) is not None:
+        if deadline is not None:
             wait = max(deadline - time.monotonic(), 0.0)
-            self._timer = self._loop.call_later(wait, self._wake)
+            self._timer = self._loop.call_later(wait, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        """Somebody has waited too long; a clock that is early is asked again."""
+        self._deadline = None
+        self._wake()
 
     # Effects.
 
@@ -248,6 +258,7 @@ class Driver:
         if error is None:
             self._failures = 0
             self._do(Ticked(future.result()))
+            self._on_due()  # the engine does not wait until the tokens are sent
             return
         # Whatever it is, nobody shall wait for ever: what there is begins anew.
         self._log(f"the engine was lost: {_said(error)}")

@@ -267,6 +267,8 @@ class Gateway:
         by_page = asked.get("sec-fetch-dest") == "empty"
         if by_page or asked.get("accept") == "application/json":
             return await self._shards.report(request)
+        if self.driver.scheduler is not None:
+            self.metrics.load(self.driver.scheduler)
         try:
             text, kind = self.metrics.text()
         except MissingPackage as error:

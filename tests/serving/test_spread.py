@@ -1,5 +1,6 @@
 """A model over ranks: the tokens of one device, also after a rank was killed."""
 
+import io
 import json
 import os
 import signal
@@ -57,8 +58,8 @@ def _folder(folders: dict[str, Path], name: str) -> Path:
 
 
 @contextmanager
-def _spread(bundle: Bundle, folder: Path) -> Iterator[SlotEngine]:
-    engine = spread_engine(bundle, folder, slots=SLOTS)
+def _spread(bundle: Bundle, folder: Path, spares: int = 0) -> Iterator[SlotEngine]:
+    engine = spread_engine(bundle, folder, slots=SLOTS, spares=spares)
     try:
         yield engine
     finally:
@@ -109,7 +110,9 @@ def test_ranks_make_the_tokens_of_one_device(
     """Side by side; and again when a rank was killed in the middle."""
     folder = _folder(folders, name)
     wanted = _alone(folder)
-    with _spread(compiled(folder, PHASES, ranks), folder) as engine:
+    # Of three ranks the spare has the first one's part, and the last one is killed.
+    spares = int(ranks == 3)
+    with _spread(compiled(folder, PHASES, ranks), folder, spares) as engine:
         assert run(engine, *_requests()) == wanted
         requests = _requests()
         for _ in range(12):
@@ -120,26 +123,37 @@ def test_ranks_make_the_tokens_of_one_device(
             _ticks(engine, requests)
         with pytest.raises(EngineLost, match="recover"):
             engine.tick(Tick())
+        reserve = engine.describe()["spares"]
         engine.recover()
         assert engine.describe()["epoch"] == 2
+        if reserve:
+            assert engine.describe()["ranks"][-1]["pid"] == reserve[0]
         for request in requests:  # the tokens so far are the truth
             request.computed = 0
         assert run(engine, *requests) == wanted
 
 
-def test_a_rank_that_was_lost_between_ticks_is_started_again(
+def test_a_spare_takes_the_place_of_a_lost_rank_and_one_is_started_without(
     folders: dict[str, Path],
 ) -> None:
+    """The second time there is no spare either: it was killed with the rank."""
     folder = _folder(folders, "llama")
-    with _spread(compiled(folder, PHASES, 2), folder) as engine:
-        first = engine.describe()["ranks"][1]["pid"]
-        os.kill(first, signal.SIGKILL)
-        (request, *_) = _requests()
-        with pytest.raises(EngineLost):
-            _ticks(engine, [request])
-        engine.recover()
-        assert engine.describe()["ranks"][1]["pid"] != first
-        request.computed = 0
+    (request, *_) = _requests()
+    with _spread(compiled(folder, PHASES, 2), folder, spares=1) as engine:
+        (spare,) = engine.describe()["spares"]
+        for victims in (1, 2):
+            state = engine.describe()
+            pids = [state["ranks"][1]["pid"], *state["spares"]]
+            for pid in pids[:victims]:
+                os.kill(pid, signal.SIGKILL)
+            with pytest.raises(EngineLost):
+                _ticks(engine, [request])
+            engine.recover()
+            now = engine.describe()
+            assert now["epoch"] == victims + 1
+            assert (now["ranks"][1]["pid"] == spare) == (victims == 1)
+            assert now["spares"] not in ([], state["spares"])
+            request.computed = 0
         assert len(run(engine, request)[0]) == 24
 
 
@@ -227,6 +241,31 @@ def test_a_folder_with_files_is_not_written_to(
 
 
 # --- commands ---
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        ("", 0, ""),  # the server is gone
+        ("nonsense", 2, "RANK HOST:PORT is expected"),
+        ("7 127.0.0.1:1", 2, "the bundle is for 2 ranks"),
+    ],
+)
+def test_a_spare_does_what_its_line_says(
+    line: str,
+    code: int,
+    message: str,
+    folders: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = _folder(folders, "llama")
+    file = compiled(folder, PHASES, 2).write(tmp_path / "m.pcp")
+    monkeypatch.setattr("sys.stdin", io.StringIO(line + "\n" * bool(line)))
+    asked = [str(file), str(folder), "--rank", "1", "--spare", "--device", "local-sync"]
+    assert serve_rank.main(asked) == code
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rank", [0, 2])

@@ -7,8 +7,8 @@ from pathlib import Path
 from pcp.errors import UsageError
 from pcp.runtime.group.coordinator import Coordinator
 from pcp.runtime.transport import link
-from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
+from pcp.tools.support.lines import stamped
 from pcp.tools.support.metrics_port import add_metrics_flags, serving
 from pcp.tools.support.protection import add_protection_flags, protection
 from pcp.tools.support.signals import stop_on_signals
@@ -46,7 +46,7 @@ def _main(argv: Sequence[str]) -> int:
         raise UsageError("at least --members 1, and a --silence above 0 seconds")
     stop = threading.Event()
     stop_on_signals(lambda _: stop.set())
-    log = jobs.stamped("coordinator")
+    log = stamped("coordinator")
     address = link.format_address(flags.host, flags.port)
     with Coordinator.listen(
         address,

@@ -6,6 +6,7 @@ from pcp.errors import UsageError
 from pcp.tools.commands.supervise import child_command
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
+from pcp.tools.support.lines import stamped
 from pcp.tools.support.protection import (
     add_protection_flags,
     protection,
@@ -72,7 +73,7 @@ def _main(argv: Sequence[str]) -> None:
         raise UsageError("--scale: at least one worker")
     jobs.check_backend(flags.backend)
     protection(flags)  # what is wrong with it is told once, and not by each worker
-    log = jobs.stamped("node")
+    log = stamped("node")
     manager = NodeManager(
         flags.scale,
         worker_command(

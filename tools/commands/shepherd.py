@@ -15,6 +15,7 @@ from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import MAX_PORT, Parser, port_number, run
 from pcp.tools.support.inspection import inspector
+from pcp.tools.support.lines import say
 from pcp.tools.support.protection import (
     add_insecure_flag,
     add_protection_flags,
@@ -228,7 +229,7 @@ def conclude(folder: RunFolder, outcome: Outcome) -> None:
     lines["metrics"] = str(folder.metrics)
     lines["checkpoint"] = outcome.checkpoint or "none"
     for name, value in lines.items():
-        jobs.say(f"{name:<16}{value}")
+        say(f"{name:<16}{value}")
 
 
 def best_folder(folder: RunFolder, outcome: Outcome) -> Path | None:

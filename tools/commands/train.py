@@ -16,6 +16,7 @@ from pcp.tools.support import hf_training, interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.detached import detached
+from pcp.tools.support.lines import say
 from pcp.tools.support.protection import (
     add_protection_flags,
     protection,
@@ -134,7 +135,7 @@ def _main(argv: Sequence[str]) -> int:
     outcome, code = started(folder, screen=screen)
     if request is not None and (saved := _saved(experiment, outcome, folder)):
         made = hf_training.save(experiment, request, saved, folder.path)
-        jobs.say(f"{'saved':<16}{made}")
+        say(f"{'saved':<16}{made}")
     return code
 
 

@@ -22,6 +22,7 @@ from pcp.runtime.program import host_processor
 from pcp.runtime.program.devices import open_device
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
+from pcp.tools.support.lines import stamped
 from pcp.tools.support.metrics_port import add_metrics_flags, serving
 from pcp.tools.support.protection import add_protection_flags, protection
 from pcp.training.process.supervisor import HOPELESS, HUNG
@@ -84,7 +85,7 @@ def _train(argv: Sequence[str]) -> None:
     target = jobs.target_of_worker(flags.backend, flags.target, local=local)
     device = flags.device or jobs.device_of(flags.backend, flags.device_id)
     name = flags.name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
-    log = jobs.stamped(f"worker {name}")
+    log = stamped(f"worker {name}")
     opened = open_device(device)  # held: what is loaded later is loaded onto this one
     listen = flags.listen or f"{own_address(host, port)}:0"
     endpoint = Endpoint.listen(listen, **protected.options)

@@ -11,7 +11,11 @@ from pcp.bundle import Bundle
 from pcp.compiler import driver
 from pcp.compiler.options import CompileOptions
 from pcp.frontends.decoders import families, program
-from pcp.frontends.decoders.tensor_parallel import AXIS, layouts
+from pcp.frontends.decoders.spec import Decoder
+from pcp.frontends.decoders.tensor_parallel import AXIS, layouts, layouts_of_weights
+from pcp.manifest import TensorSpec
+from pcp.mesh import Mesh
+from pcp.serving import shards, weights
 
 PHASES = ("prefill:32,128", "decode:1,2,4,8")
 CONTEXT = 1024
@@ -51,3 +55,36 @@ def compile_folder(
         path.write_text(strict_json.dumps({"tensors": said}))
         spread = {"mesh": f"{AXIS}={ranks}", "sharding": str(path), "inflight": 0}
         return driver.compile(module, CompileOptions(**options, **spread))
+
+
+def parameters(spec: Decoder, ranks: int) -> list[TensorSpec]:
+    """What a model's weights have to be, and how they are cut over ranks."""
+    cut = layouts_of_weights(spec, ranks)
+    return [
+        TensorSpec(
+            name=piece.name,
+            role="frozen",
+            shape=piece.shape,
+            dtype="f32",
+            sharding=_whole(cut.get(piece.name, ()), len(piece.shape)),
+        )
+        for piece in spec.pieces().values()
+    ]
+
+
+def check_weights(folder: str | Path, ranks: int) -> None:
+    """`ConfigError` names tensors that a folder lacks, or that have another shape.
+
+    Of a folder of `pcp shard` those of rank 0 are looked at.
+    """
+    wanted = parameters(families.read(folder), ranks)
+    if ranks == 1:
+        weights.views(weights.mapped(folder), wanted, folder)
+        return
+    part = shards.Part(Mesh("mesh", {AXIS: ranks}), 0)
+    shards.check(shards.files(folder, part), wanted, folder, part)
+
+
+def _whole(axes: tuple[tuple[str, ...], ...], rank: int) -> tuple[tuple[str, ...], ...]:
+    """Later dimensions are whole."""
+    return (*axes, *[()] * (rank - len(axes))) if axes else ()

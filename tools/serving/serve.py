@@ -14,8 +14,8 @@ from pcp.errors import ConfigError, UsageError
 from pcp.serving.tokens.tokenizer import needed
 from pcp.tools.serving.serving_engine import add_engine_flags, engine_maker
 from pcp.tools.support.command import Parser, port_number, run
+from pcp.tools.support.lines import say
 from pcp.tools.support.signals import in_order
-from pcp.tools.support.training_job import say
 
 if TYPE_CHECKING:
     from pcp.serving.gateway.gateway import Options

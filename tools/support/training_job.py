@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TextIO
 
 from pcp import strict_json
 from pcp.errors import ConfigError, UsageError, nearest
@@ -24,6 +23,7 @@ from pcp.runtime.program import host_processor
 from pcp.tools.support import hf_training
 from pcp.tools.support.command import Parser
 from pcp.tools.support.inspection import inspected, read_model
+from pcp.tools.support.lines import say
 from pcp.training.config import experiment as experiments
 from pcp.training.config.experiment import Experiment
 from pcp.training.data.formats.table import check_readable
@@ -414,22 +414,3 @@ def wandb_observer(experiment: Experiment, run: str) -> list[Observer]:
     from pcp.training.observe.wandb import WandbRun
 
     return [WandbRun(experiment, key, run)]
-
-
-def stamped(prefix: str, file: TextIO | None = None) -> Callable[[str], None]:
-    """Prints lines with the time and a name; into `file` in place of stdout."""
-
-    def write(text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {prefix}: {text}", file=file, flush=True)
-
-    return write
-
-
-def say(line: str) -> None:
-    """Print a line at once, also into a pipe."""
-    print(line, flush=True)
-
-
-def to_json(values: object) -> str:
-    """Indented JSON."""
-    return strict_json.dumps(values, indent=2, default=str)
