@@ -163,13 +163,21 @@ def watch(
     plain: bool,
     web: tuple[str, int] | None = None,
 ) -> Fanout:
-    """Everybody who watches a run: screen, web page, metrics file, W&B, callbacks."""
+    """Everybody who watches a run: screen, web page, metrics file, W&B, callbacks.
+
+    And TensorBoard where tensorboardX is installed.
+    """
     past = read(folder.metrics) if folder.metrics.exists() else ([], {})
     page = _web_page(experiment, past, *web) if web else []
     rounds = experiment.outer_loop_steps
     observers: list[Observer] = [MetricsFile(folder.metrics, jobs.say), *page]
     observers.append(Journal(rounds, folder.log, folder.workers))
     observers += jobs.wandb_observer(experiment, folder.name)
+    if find_spec("tensorboardX"):
+        from pcp.training.observe.tensorboard import TensorBoard
+
+        behind = past[0][-1].round if past[0] else 0
+        observers.append(TensorBoard(folder.tensorboard, behind))
     if sys.stdout.isatty() and not plain:
         from rich.console import Console
 
