@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from pcp.errors import UsageError
 from pcp.tools.commands.supervise import child_command
-from pcp.tools.support import training_job as jobs
+from pcp.tools.support import backends
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.lines import stamped
 from pcp.tools.support.protection import (
@@ -34,7 +34,7 @@ def parser() -> Parser:
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="the shepherd's host")
     add("--port", type=port_number, default=8080, help="the shepherd's port")
-    add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
+    add("--backend", default="cpu", help=f"one of {', '.join(backends.BACKENDS)}")
     add("--target", help="what to compile for; default by backend")
     add("--scale", type=int, default=1, help="workers; devices 0 to N-1")
     add("--device", help="the runtime's device address for all, e.g. local-sync")
@@ -71,7 +71,7 @@ def _main(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
     if flags.scale < 1:
         raise UsageError("--scale: at least one worker")
-    jobs.check_backend(flags.backend)
+    backends.check_backend(flags.backend)
     protection(flags)  # what is wrong with it is told once, and not by each worker
     log = stamped("node")
     manager = NodeManager(

@@ -12,7 +12,7 @@ from pcp.errors import RuntimeFault, UsageError
 from pcp.runtime.transport.credentials import Protection
 from pcp.tools.commands.node import worker_command
 from pcp.tools.commands.shepherd import add_web, best_folder, conclude, watched
-from pcp.tools.support import hf_training, interrupts
+from pcp.tools.support import backends, hf_training, interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.detached import detached
@@ -61,7 +61,7 @@ def parser() -> Parser:
     )
     add("--workers", type=int, help="default: the experiment's")
     jobs.add_islands(parser)
-    add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
+    add("--backend", default="cpu", help=f"one of {', '.join(backends.BACKENDS)}")
     add("--target", help="what to compile for; default by backend")
     add("--device", help="the runtime's device address for all, e.g. local-sync")
     add("--model", metavar="FILE", help="instead of the experiment's model_path")
@@ -163,10 +163,10 @@ def _started(experiment: Experiment, place: Place) -> Callable[..., Any]:
     if workers < 1:
         raise UsageError("--workers: at least one")
     count = workers * experiment.ranks
-    target = jobs.target_here(place.backend, place.target)
+    target = backends.target_here(place.backend, place.target)
     device = place.device or _local_device(place.backend, count)
-    uris = [device or jobs.device_of(place.backend, slot) for slot in range(count)]
-    jobs.check_devices(uris, target, experiment.model_path)
+    uris = [device or backends.device_of(place.backend, slot) for slot in range(count)]
+    backends.check_devices(uris, target, experiment.model_path)
 
     def start(
         folder: RunFolder,

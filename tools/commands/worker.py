@@ -20,7 +20,7 @@ from pcp.errors import (
 from pcp.runtime import Endpoint
 from pcp.runtime.program import host_processor
 from pcp.runtime.program.devices import open_device
-from pcp.tools.support import training_job as jobs
+from pcp.tools.support import backends
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.lines import stamped
 from pcp.tools.support.metrics_port import add_metrics_flags, serving
@@ -53,7 +53,7 @@ def parser() -> Parser:
     )
     add("--host", default="127.0.0.1", help="the shepherd's host")
     add("--port", type=port_number, default=8080, help="the shepherd's port")
-    add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
+    add("--backend", default="cpu", help=f"one of {', '.join(backends.BACKENDS)}")
     add("--target", help="what to compile for; default: this processor, or by backend")
     add("--device-id", type=int, default=0, help="which GPU; default 0")
     add("--device", help="the runtime's own device address, e.g. local-sync")
@@ -81,9 +81,9 @@ def _train(argv: Sequence[str]) -> None:
     host, port = flags.host, flags.port
     if flags.connect:
         host, port = _address(flags.connect)
-    local = jobs.is_local(host)
-    target = jobs.target_of_worker(flags.backend, flags.target, local=local)
-    device = flags.device or jobs.device_of(flags.backend, flags.device_id)
+    local = backends.is_local(host)
+    target = backends.target_of_worker(flags.backend, flags.target, local=local)
+    device = flags.device or backends.device_of(flags.backend, flags.device_id)
     name = flags.name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
     log = stamped(f"worker {name}")
     opened = open_device(device)  # held: what is loaded later is loaded onto this one

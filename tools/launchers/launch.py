@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pcp.tools.launchers import helm, kubernetes, local, ray, slurm
 from pcp.tools.launchers.plan import LaunchPlan
-from pcp.tools.support import training_job as jobs
+from pcp.tools.support import backends
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.protection import add_protection_flags
 
@@ -37,7 +37,7 @@ def parser() -> Parser:
     add("config", metavar="EXPERIMENT.json")
     add("--on", choices=ENGINES, default="local", help="default local")
     add("--workers", type=int, help="default: the experiment's")
-    add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
+    add("--backend", default="cpu", help=f"one of {', '.join(backends.BACKENDS)}")
     add("--target", help="what to compile for; default by backend")
     add("--name", help="of the job; default: the experiment file's")
     add("--run", metavar="DIR", help="the run's folder; default CHECKPOINT_DIR/NAME")

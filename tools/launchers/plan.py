@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 from typing import Self
 
 from pcp.errors import UsageError
+from pcp.tools.support import backends
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.protection import arguments_of, protection_files
 from pcp.training.config.experiment import Experiment
@@ -35,7 +36,7 @@ class LaunchPlan:
     @classmethod
     def of(cls, flags: Namespace) -> Self:
         """The plan that a command line asks for."""
-        jobs.check_backend(flags.backend)
+        backends.check_backend(flags.backend)
         experiment = jobs.read_experiment(flags.config)
         workers = experiment.workers if flags.workers is None else flags.workers
         if workers < 1:

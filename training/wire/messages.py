@@ -66,9 +66,9 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Message(BaseModel, frozen=True):
-    """Base of all messages."""
+    """Base of all messages; what checks one is made when it first comes."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     kind: str
 
@@ -457,7 +457,9 @@ AnyMessage = Annotated[
     | Taken,
     Field(discriminator="kind"),
 ]
-_ADAPTER: TypeAdapter[Message] = TypeAdapter(AnyMessage)
+_ADAPTER: TypeAdapter[Message] = TypeAdapter(
+    AnyMessage, config=ConfigDict(defer_build=True)
+)
 
 
 def encode(message: Message) -> bytes:

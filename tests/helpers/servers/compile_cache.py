@@ -73,6 +73,8 @@ def install(folder: Path) -> None:
     os.environ |= {VARIABLE: str(place), FOLDER: str(place)}
     os.environ |= {"JAX_COMPILATION_CACHE_DIR": str(place / "jax"), **_JAX}
     os.environ["XLA_FLAGS"] = f"{_XLA} {os.environ.get('XLA_FLAGS', '')}".strip()
+    # Each command would look for plugins of pydantic in every installed package.
+    os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
     iree.compile_text = compile_text
 
 
