@@ -14,8 +14,8 @@ from pcp.errors import MissingPackage
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import MAX_PORT, Parser, port_number, run
-from pcp.tools.support.inspection import inspector
 from pcp.tools.support.lines import say
+from pcp.tools.support.model_check import inspector
 from pcp.tools.support.protection import (
     add_insecure_flag,
     add_protection_flags,

@@ -16,7 +16,7 @@ from pcp.tools.launchers.plan import LaunchPlan
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser
-from pcp.tools.support.inspection import inspector
+from pcp.tools.support.model_check import inspector
 from pcp.tools.support.protection import protection
 from pcp.tools.support.signals import on_signals
 from pcp.training.shepherd.shepherd import Shepherd

@@ -21,8 +21,8 @@ from pcp.passes.training.outer import spec as outer
 from pcp.runtime.program import host_processor
 from pcp.tools.support import hf_training
 from pcp.tools.support.command import Parser
-from pcp.tools.support.inspection import inspected, read_model
 from pcp.tools.support.lines import say
+from pcp.tools.support.model_check import inspected, read_model
 from pcp.training.config import experiment as experiments
 from pcp.training.config.experiment import Experiment
 from pcp.training.data.formats.table import check_readable
