@@ -15,19 +15,19 @@ class Served:
 
     def __init__(self, folder: Path, engine: Engine) -> None:
         options = Options(models=["model"], scheduler={"reuse": False})
-        self._gateway = Gateway(lambda: engine, folder, options, log=print)
-        self._sock = self._gateway.listen("127.0.0.1", 0)
-        serve = self._gateway.serve(self._sock)
+        self.gateway = Gateway(lambda: engine, folder, options, log=print)
+        self._sock = self.gateway.listen("127.0.0.1", 0)
+        serve = self.gateway.serve(self._sock)
         self._thread = threading.Thread(target=asyncio.run, args=(serve,))
 
     def __enter__(self) -> Client:
         self._thread.start()
         client = Client(f"http://127.0.0.1:{self._sock.getsockname()[1]}")
-        while not self._gateway.ready:
+        while not self.gateway.ready:
             time.sleep(0.01)
         return client
 
     def __exit__(self, *_: object) -> None:
-        self._gateway.stop()
+        self.gateway.stop()
         self._thread.join()
         self._sock.close()

@@ -1,13 +1,16 @@
 """Ranks die while clients listen: how long a stream pauses, and whether it is right.
 
     python benchmarks/serving_storm.py DIR [--seconds 60] [--every 5] [--spares 1]
+                                       [--swap 7]
 
 DIR is a model's folder with its tokenizer. Its program is spread over --ranks
 processes. Each of --streams clients asks for one answer undisturbed, then for the same
-one again and again, while every --every seconds a rank is killed (SIGKILL). An answer
-under way at the end is waited for. Prints the answers, the deaths, and the longest and
-the median of the longest time that a stream had no token around a death; the exit code
-is 1 if an answer differs from the undisturbed one by a token, more or less or other.
+one again and again, while every --every seconds a rank is killed (SIGKILL), and with
+--swap every so many seconds the same weights are read anew and exchanged for the old.
+An answer under way at the end is waited for. Prints the answers, the deaths, and the
+longest and the median of the longest time that a stream had no token around a death;
+the exit code is 1 if an answer differs from the undisturbed one by a token, more or
+less or other.
 """
 
 import argparse
@@ -43,6 +46,7 @@ class Storm:
     """The longest time without a token while nobody died."""
     answers: int = 0
     deaths: int = 0
+    swaps: int = 0
     pauses: list[float] = field(default_factory=list)
     """Of each death, the longest time without a token of a stream around it."""
     wrong: list[str] = field(default_factory=list)
@@ -93,6 +97,7 @@ def storm(
     spares: int = 1,
     seconds: float = 60.0,
     every: float = 5.0,
+    swap: float = 0.0,
     log: Callable[[str], None] = print,
 ) -> Storm:
     """Serve the model of a folder, and kill its ranks."""
@@ -100,8 +105,12 @@ def storm(
     cache = cache_folder()
     bundle = compile_folder(folder, wanted, CONTEXT, ranks=ranks, cache=cache)
     engine = of_bundle(bundle, folder, slots=streams, spares=spares, log=log)
-    with Served(folder, engine) as client:
-        return _Run(client.url, engine, streams).run(seconds, every)
+    served = Served(folder, engine)
+    with served as client:
+        run = _Run(client.url, engine, streams)
+        if swap:
+            run.swap_every(swap, lambda: served.gateway.swap(str(folder)))
+        return run.run(seconds, every)
 
 
 class _Run:
@@ -110,6 +119,11 @@ class _Run:
         self._found = Storm()
         self._gaps: list[Gap] = []
         self._lock = threading.Lock()
+        self._swap: tuple[float, Callable[[], object]] = (0.0, lambda: None)
+
+    def swap_every(self, seconds: float, swap: Callable[[], object]) -> None:
+        """Beside the deaths."""
+        self._swap = seconds, swap
 
     def run(self, seconds: float, every: float) -> Storm:
         calm: dict[int, tuple[list[str], list[Gap]]] = {}
@@ -124,11 +138,14 @@ class _Run:
             target=self._each, args=(lambda n: self._listen(n, wanted[n], until),)
         )
         listening.start()
+        swapping = threading.Thread(target=self._exchange, args=(until,))
+        swapping.start()
         deaths = []
         while time.monotonic() + every < until:
             time.sleep(every)
             deaths += [time.monotonic()] if self._kill(len(deaths)) else []
         listening.join()
+        swapping.join()
         self._found.deaths = len(deaths)
         self._found.pauses = [self._pause(at, every) for at in deaths]
         return self._found
@@ -145,6 +162,17 @@ class _Run:
         except Exception as error:
             with self._lock:
                 self._found.wrong.append(f"request {number}: {error!r}")
+
+    def _exchange(self, until: float) -> None:
+        every, swap = self._swap
+        while every and time.monotonic() + every < until:
+            time.sleep(every)
+            try:
+                swap()
+                self._found.swaps += 1
+            except Exception as error:
+                with self._lock:
+                    self._found.wrong.append(f"a swap: {error!r}")
 
     def _kill(self, number: int) -> bool:
         """Kill a rank of the world, each in its turn; whether one died."""
@@ -177,7 +205,8 @@ def report(found: Storm) -> str:
     """The lines of a storm."""
     pauses = [*found.pauses, 0.0]
     return (
-        f"{found.answers} answers, {len(found.wrong)} wrong, {found.deaths} deaths\n"
+        f"{found.answers} answers, {len(found.wrong)} wrong, {found.deaths} deaths, "
+        f"{found.swaps} swaps\n"
         f"without a token {max(pauses):.2f} s at most, "
         f"{statistics.median(found.pauses or pauses):.2f} s in the median of deaths, "
         f"{found.calm:.2f} s undisturbed"
@@ -193,6 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--spares", type=int, default=1)
+    parser.add_argument("--swap", type=float, default=0.0)
     flags = parser.parse_args(argv)
     found = storm(
         flags.folder,
@@ -201,6 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         spares=flags.spares,
         seconds=flags.seconds,
         every=flags.every,
+        swap=flags.swap,
     )
     print(report(found))
     for line in found.wrong:

@@ -41,6 +41,7 @@ PASSES: dict[str, str] = {
     ),
     "pcp-device-precision": "pcp.passes.legalize.device_precision:DevicePrecision",
     "pcp-inline-composites": "pcp.autodiff.passes.inline_composites:InlineComposites",
+    "pcp-divide-late": "pcp.passes.simplify.divide_late:DivideLate",
     "pcp-expand-doubles": (
         "pcp.passes.legalize.functions.expand_doubles:ExpandDoubles"
     ),
@@ -76,6 +77,7 @@ PASSES: dict[str, str] = {
     "pcp-schedule": "pcp.passes.pipeline.schedule:SchedulePass",
     "pcp-lower-schedule": "pcp.passes.pipeline.lower_schedule:LowerSchedule",
     "pcp-schedule-kernels": ("pcp.passes.kernels.schedule_kernels:ScheduleKernels"),
+    "pcp-sink-products": "pcp.passes.kernels.sink_products:SinkProducts",
     "pcp-stage": "pcp.passes.pipeline.stage:Stage",
     "pcp-share-updates": "pcp.passes.sharding.zero:ShareUpdates",
     "pcp-split-batch": "pcp.passes.sharding.split_batch:SplitBatch",

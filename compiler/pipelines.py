@@ -76,6 +76,7 @@ FRONT: tuple[Stage, ...] = (
     Stage("layers", ("$layers",), spread=False),
     Stage("lookups", ("pcp-batch-lookups",), spread=True),
     Stage("pieces", ("pcp-accumulate",)),
+    Stage("attention", ("pcp-divide-late",), ("grad", "train")),
     Stage("checkpoints", ("$checkpoints",), ("grad", "train")),
     Stage("derivative", ("$derivative",), ("grad", "train")),
     Stage("declared", ("pcp-grad{func=}",), ("forward",)),

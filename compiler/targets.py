@@ -14,7 +14,7 @@ flags. What the IR must say is in `passes/legalize/assign_target.py`.
 from dataclasses import dataclass, replace
 
 from pcp.errors import ConfigError, nearest
-from pcp.passes.kernels.processors import vector_bits
+from pcp.passes.kernels.processors import far_steps, vector_bits
 from pcp.passes.legalize.assign_target import CUDA, DEVICES, ROCM
 
 
@@ -67,7 +67,9 @@ def _cpu(name: str, cpu: str) -> Target:
         "--iree-opt-const-eval=false",
     )
     bits = vector_bits(cpu)
-    schedule = (f"{_SCHEDULE}{{vector={bits}}}",) if bits else ()
+    sink = "pcp-sink-products"  # else a kernel of its own does what follows a product
+    options = f"vector={bits}" + (f" far={far}" if (far := far_steps(cpu)) > 1 else "")
+    schedule = (sink, f"{_SCHEDULE}{{{options}}}") if bits else (sink,)
     return Target(name, "llvm-cpu", "local-task", flags, _CPU + schedule)
 
 

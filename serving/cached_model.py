@@ -111,13 +111,16 @@ class CachedModel:
         self._names = [
             spec.name for spec in first.inputs if spec.role in ("frozen", "param")
         ]
-        self._parameters: list[DeviceArray] = [
-            program.to_device(weights[name]) for name in self._names
-        ]
+        self._parameters: list[DeviceArray] = []
+        self.take(weights)
         self._kinds = [spec for spec in first.inputs if spec.role == "state"]
         self.caches: list[list[DeviceArray]] = [[] for _ in range(slots)]
         for slot in range(slots):
             self.clear(slot)
+
+    def take(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Compute with these weights from now on; what caches hold is of the old."""
+        self._parameters = [self.program.to_device(weights[n]) for n in self._names]
 
     @property
     def weight_bytes(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from signal import SIGKILL
 from typing import Protocol
 
+from pcp.errors import RuntimeFault
 from pcp.serving.member import Log
 
 _LOOK_SECONDS = 1.0
@@ -38,6 +39,10 @@ class Process(Protocol):
 class Spare(Process, Protocol):
     """The process of a rank in reserve."""
 
+    def loaded(self, seconds: float) -> bool:
+        """Whether it has loaded its part, which is waited for."""
+        ...
+
     def take(self, rank: int, address: str) -> None:
         """Be this rank, and meet the others at this address; OSError if it is gone."""
         ...
@@ -52,7 +57,7 @@ class Spares:
     def __init__(
         self, count: int, size: int, start: Callable[[int], Spare], log: Log
     ) -> None:
-        self._count, self._size, self._start, self._log = count, size, start, log
+        self.count, self._size, self._start, self._log = count, size, start, log
         self._waiting: list[tuple[int, Spare]] = []
         self._next_look = 0.0
 
@@ -69,9 +74,19 @@ class Spares:
         if any(spare.poll() != -SIGKILL for _, spare in ended):
             self._next_look += _AGAIN_SECONDS
             return
-        while len(self._waiting) < self._count:
+        while len(self._waiting) < self.count:
             rank = self._fewest()
             self._waiting.append((rank, self._start(rank)))
+
+    def until_loaded(self, seconds: float) -> None:
+        """Wait until all have loaded their parts; `RuntimeFault` if one does not."""
+        until = time.monotonic() + seconds
+        for rank, spare in self._waiting:
+            if not spare.loaded(max(until - time.monotonic(), 0.0)):
+                raise RuntimeFault(
+                    f"a process for rank {rank} did not load its part of the weights "
+                    f"within {seconds:.0f} s (its code: {spare.poll()})"
+                )
 
     def _fewest(self) -> int:
         """The rank with the fewest spares."""

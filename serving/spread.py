@@ -9,19 +9,22 @@ epoch. Ranks that live keep their program and their weights.
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pcp.bundle import Bundle
-from pcp.errors import PeerLost, RuntimeFault, StateMismatch
+from pcp.errors import ConfigError, PeerLost, RuntimeFault, StateMismatch
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.group.rendezvous import Rendezvous
+from pcp.serving import weights
 from pcp.serving.engine import SlotEngine
 from pcp.serving.frames import Order
 from pcp.serving.interface import EngineLost
-from pcp.serving.member import PATIENCE, Log, Member
+from pcp.serving.member import PATIENCE, Log, Member, Read
 from pcp.serving.spares import Process, Spare, Spares
 
 _STOP_SECONDS = 5.0
@@ -30,10 +33,24 @@ _ATTEMPTS = 3
 _LOOK_SECONDS = 0.1
 
 
-Spawn = Callable[[int, str], Process]
-"""Starts the process of a rank, which is to meet the others at an address."""
-StandBy = Callable[[int], Spare]
+Spawn = Callable[[Path, int, str], Process]
+"""Starts the process of a rank, with the weights of a folder, which is to meet the
+others at an address."""
+StandBy = Callable[[Path, int], Spare]
 """Starts a process that has the part of a rank, and waits to be one."""
+
+
+@dataclass(frozen=True)
+class NextWorld:
+    """Ranks in reserve that have other weights, and rank 0's part of them."""
+
+    folder: Path
+    read: Read
+    ranks: Spares
+
+    def close(self) -> None:
+        """End those ranks."""
+        self.ranks.close()
 
 
 class Spread:
@@ -70,13 +87,18 @@ class Spread:
             closed()
             raise
         self.shapes = self.member.shapes
-        size = self.member.mesh.size
-        self._spares = Spares(spares if stand_by else 0, size, stand_by or _none, log)
+        self._folder, self._stand_by = Path(folder), stand_by
+        self._spare_count = spares if stand_by else 0
+        self._spares = self._reserve(self._folder, self._spare_count)
         try:
             self._meet()
         except BaseException:
             self.close()
             raise
+
+    def _reserve(self, folder: Path, count: int) -> Spares:
+        start = _none if self._stand_by is None else partial(self._stand_by, folder)
+        return Spares(count, self.member.mesh.size, start, self._log)
 
     # --- worlds ---
 
@@ -118,7 +140,7 @@ class Spread:
             return
         self._end(rank)
         spare = self._spares.take(rank, self._address)
-        self._processes[rank] = spare or self._spawn(rank, self._address)
+        self._processes[rank] = spare or self._spawn(self._folder, rank, self._address)
 
     def _end(self, rank: int) -> None:
         if (running := self._processes.pop(rank, None)) is not None:
@@ -157,6 +179,34 @@ class Spread:
                 if attempt + 2 == _ATTEMPTS:
                     self._lost.update(self._processes)  # all begin anew
 
+    def prepare(self, folder: str) -> NextWorld:
+        """See `Engine.prepare`: a second set of ranks loads them beside the first."""
+        if self._stand_by is None:
+            raise ConfigError(
+                "the ranks came by themselves: start them anew with the other weights"
+            )
+        weights.check_same_model(self._folder, folder)
+        read = self.member.read(folder)
+        ranks = self._reserve(Path(folder), self.member.mesh.size - 1)
+        try:
+            ranks.tend(now=True)
+            ranks.until_loaded(self._patience)
+        except BaseException:
+            ranks.close()
+            raise
+        return NextWorld(Path(folder), read, ranks)
+
+    def swap(self, prepared: NextWorld) -> None:
+        """See `Engine.swap`: all ranks are lost, and the others take their places."""
+        self.member.leave()
+        for rank in list(self._processes):
+            self._end(rank)
+        self._spares.close()
+        self.member.take(prepared.read)
+        self._folder, self._spares = prepared.folder, prepared.ranks
+        self._spares.count = self._spare_count
+        self.recover()
+
     def close(self) -> None:
         """Stop the ranks and release everything."""
         self._spares.close()
@@ -194,6 +244,7 @@ class Spread:
             "ranks": ranks,
             "spares": self._spares.pids,
             "epoch": self.epoch,
+            "weights": str(self._folder),
             "weight_bytes": self.member.model.weight_bytes,
             "cache_bytes": self.member.model.cache_bytes,
         }

@@ -7,6 +7,7 @@ is narrower than f32 becomes f32 on the way.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ SINGLE = "model.safetensors"
 MOST_NAMED = 8
 _LOOKED_AT = 256
 """Elements at each end of a tensor."""
+_NO_MODEL = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"}
+"""Of config.json, what another file of the same model may say otherwise."""
 _ROWS = re.compile(r"(.+)\[(\d+):(\d+)\]")
 
 
@@ -42,6 +45,29 @@ def mapped(folder: str | Path) -> dict[str, np.ndarray]:
         f"{folder}: has neither {SINGLE} nor {SINGLE}{INDEX}; save the model with "
         "save_pretrained(folder), which writes this format"
     )
+
+
+def check_same_model(old: str | Path, new: str | Path) -> None:
+    """`ConfigError` names a value of config.json that makes it another model."""
+    before, after = (_config(folder) for folder in (old, new))
+    for name in sorted({*before, *after}):
+        if name not in _NO_MODEL and before.get(name) != after.get(name):
+            raise ConfigError(
+                f"{new}: {name} is {after.get(name)!r} in config.json, and "
+                f"{before.get(name)!r} in what is served: it is another model, which "
+                "needs a server of its own"
+            )
+
+
+def _config(folder: str | Path) -> dict:
+    path = Path(folder) / "config.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: it is no object")
+    return found
 
 
 def digest(content: bytes) -> bytes:

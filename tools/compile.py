@@ -28,6 +28,7 @@ from pcp.errors import UsageError
 from pcp.tools.support import hf_training
 from pcp.tools.support.cache_folder import cache_folder
 from pcp.tools.support.command import Parser, run
+from pcp.tools.support.protection import add_sign_flag
 from pcp.tools.support.signals import in_order
 
 PROG = "pcp-compile"
@@ -110,6 +111,7 @@ def parser() -> Parser:
     add("--jobs", type=int, metavar="N", help="target compilers at once")
     add("--cache", metavar="DIR|off", help="default: $PCP_CACHE or the user's cache")
     add("--timeout", type=float, default=TIMEOUT_S, help="seconds for one target")
+    add_sign_flag(parser)
     add("-q", "--quiet", action="store_true", help="only errors and the result")
     return parser
 

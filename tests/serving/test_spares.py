@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from pcp.errors import RuntimeFault
 from pcp.serving import spares as room
 from pcp.serving.spares import Spares
 
@@ -26,6 +27,9 @@ class Fake:
     def wait(self, timeout: float | None = None) -> int:
         assert self.code is not None
         return self.code
+
+    def loaded(self, seconds: float) -> bool:
+        return self.code is None
 
     def take(self, rank: int, address: str) -> None:
         if self.code is not None:
@@ -105,6 +109,15 @@ def test_a_spare_that_cannot_begin_is_not_started_again_at_once(
     reserve.now += 10
     reserve.spares.tend()
     assert len(reserve.started) == 2
+
+
+def test_all_have_to_load_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve = Reserve(2, 3, monkeypatch)
+    reserve.spares.tend(now=True)
+    reserve.spares.until_loaded(1.0)
+    reserve.started[1].code = 2
+    with pytest.raises(RuntimeFault, match=r"rank 2 did not load .*its code: 2"):
+        reserve.spares.until_loaded(1.0)
 
 
 def test_all_end_with_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,19 +3,23 @@
 import io
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pcp.bundle import Bundle
 from pcp.errors import ConfigError, RuntimeFault, StateMismatch, UsageError
+from pcp.serving import weights
 from pcp.serving.interface import EngineLost, Sampling, Tick
 from pcp.tools.serving import serve_rank, shard
+from pcp.training.storage import safetensors_io
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -34,6 +38,7 @@ from pcp.serving.engine import SlotEngine  # noqa: E402
 from pcp.serving.engine import load as engine_of  # noqa: E402
 from pcp.serving.spread import Spread  # noqa: E402
 from pcp.tools.serving.decoder_engine import (  # noqa: E402
+    of_bundle,
     phases,
     spread_engine,
     start_rank,
@@ -85,11 +90,11 @@ def _ticks(engine: SlotEngine, requests: list[Request]) -> None:
         advance(engine, requests)
 
 
-def _alone(folder: Path) -> list[list[int]]:
-    """The tokens of one device, each request by itself."""
+def _alone(folder: Path, count: int = SLOTS) -> list[list[int]]:
+    """The tokens of one device, each of so many requests by itself."""
     bundle = compiled(folder, PHASES)
     engine = engine_of(bundle, folder, slots=SLOTS, device="local-sync")
-    found = [run(engine, request)[0] for request in _requests()]
+    found = [run(engine, request)[0] for request in _requests()[:count]]
     engine.close()
     return found
 
@@ -157,6 +162,43 @@ def test_a_spare_takes_the_place_of_a_lost_rank_and_one_is_started_without(
         assert len(run(engine, request)[0]) == 24
 
 
+def _other(folder: Path, to: Path, **config: Any) -> Path:
+    """The folder of a model with other weights, and other values of its config."""
+    shutil.copytree(folder, to)
+    values = weights.mapped(folder)
+    name = "model.embed_tokens.weight"
+    changed = {n: a[::-1].copy() if n == name else a for n, a in values.items()}
+    (to / "model.safetensors").write_bytes(safetensors_io.to_bytes(changed))
+    said = json.loads((to / "config.json").read_text()) | config
+    (to / "config.json").write_text(json.dumps(said))
+    return to
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_other_weights_are_served_from_the_next_tick_on(
+    ranks: int, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """Prepared beside the old ones; another model is refused, and nothing changes."""
+    folder = _folder(folders, "llama")
+    other = _other(folder, tmp_path / "other")
+    another = _other(folder, tmp_path / "another", rope_theta=7.0)
+    (request, *_) = _requests()
+    engine = of_bundle(compiled(folder, PHASES, ranks), folder, slots=SLOTS)
+    try:
+        before = run(engine, request)
+        with pytest.raises(ConfigError, match=r"rope_theta is 7\.0 in config\.json"):
+            engine.prepare(str(another))
+        prepared = engine.prepare(str(other))
+        request = _requests()[0]
+        assert run(engine, request) == before
+        engine.swap(prepared)
+        assert engine.describe()["weights"] == str(other)
+        (after,) = run(engine, _requests()[0])
+        assert after == _alone(other, 1)[0] != before[0]
+    finally:
+        engine.close()
+
+
 # --- parts of the weights ---
 
 
@@ -199,7 +241,10 @@ def test_ranks_with_other_weights_are_refused(
     (tmp_path / "shards.json").write_text(json.dumps(said))
     bundle = compiled(folder, PHASES, 2)
     file = bundle.write(tmp_path / "model.pcp")
-    start = partial(start_rank, [str(file), str(folder)], SLOTS, "local-sync")
+
+    def start(_: Path, *at: Any) -> Any:
+        return start_rank(str(file), SLOTS, "local-sync", folder, *at)
+
     with pytest.raises(StateMismatch, match="rank 1 has another bundle, other weights"):
         Spread(bundle, tmp_path, slots=SLOTS, spawn=start, device="local-sync")
 
@@ -208,7 +253,7 @@ def test_a_rank_that_cannot_begin_is_told_at_once(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = _folder(folders, "llama")
-    start = partial(start_rank, ["no.pcp", str(folder)], SLOTS, "local-sync")
+    start = partial(start_rank, "no.pcp", SLOTS, "local-sync")
     with pytest.raises(RuntimeFault, match="rank 1 did not come"):
         Spread(compiled(folder, PHASES, 2), folder, slots=SLOTS, spawn=start)
 

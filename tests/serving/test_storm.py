@@ -30,3 +30,16 @@ def test_a_storm(tmp_path: Path, serving_storm: Any) -> None:
     assert not found.wrong
     assert found.answers >= 16
     assert found.deaths >= 8
+
+
+@pytest.mark.slow  # a minute of deaths and swaps, in which sixteen clients listen
+@pytest.mark.timeout(1200)
+def test_a_storm_while_weights_are_exchanged(
+    tmp_path: Path, serving_storm: Any
+) -> None:
+    save(tmp_path, positions=serving_storm.CONTEXT)
+    found = serving_storm.storm(tmp_path, swap=7.0)
+    print(serving_storm.report(found))
+    assert not found.wrong
+    assert found.deaths >= 8
+    assert found.swaps >= 2

@@ -11,9 +11,13 @@ from shlex import join, quote
 
 from pcp.errors import UsageError
 from pcp.tools.launchers.output import write
-from pcp.tools.launchers.plan import LaunchPlan
+from pcp.tools.launchers.plan import SHEPHERD_HOST, LaunchPlan
 from pcp.tools.support.command import Parser
-from pcp.tools.support.protection import arguments_of
+from pcp.tools.support.protection import (
+    arguments_of,
+    protection,
+    require_protection,
+)
 
 #: Seconds before the end of its time at which a job is told.
 NOTICE_SECONDS = 180
@@ -67,7 +71,9 @@ def flags(parser: Parser) -> None:
 
 def launch(plan: LaunchPlan, flags: Namespace) -> int:
     """Write the script; returns the exit code."""
-    write(script(plan, flags), flags.output, "sbatch")
+    text = script(plan, flags)
+    require_protection(SHEPHERD_HOST, protection(flags), flags.insecure)
+    write(text, flags.output, "sbatch")
     return 0
 
 

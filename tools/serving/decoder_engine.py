@@ -1,5 +1,6 @@
 """The engine of a compiled decoder, with its weights, and its ranks started."""
 
+import select
 import subprocess
 import sys
 import tempfile
@@ -68,26 +69,35 @@ def spread_engine(
     place = device or "local-sync"
     scratch = tempfile.TemporaryDirectory(prefix="pcp-serve-")
     file = bundle.write(Path(scratch.name) / "model.pcp")
-    what = ([str(file), str(folder)], slots, place)
+    what = (str(file), slots, place)
     ways = {"spawn": partial(start_rank, *what), "stand_by": partial(StandingBy, *what)}
     rest = {"closed": scratch.cleanup, "log": log, **options}
     return spread.load(bundle, folder, slots=slots, device=place, **ways, **rest)
 
 
 def start_rank(
-    what: Sequence[str], slots: int, device: str, rank: int, to: str
+    bundle: str, slots: int, device: str, folder: str | Path, rank: int, to: str
 ) -> subprocess.Popen[bytes]:
     """`pcp serve-rank` for a rank."""
-    command = _command(what, slots, device, rank, "--connect", to)
+    command = _command(bundle, folder, slots, device, rank, "--connect", to)
     return subprocess.Popen(command, env=child_environment())
 
 
 class StandingBy(subprocess.Popen[bytes]):
     """`pcp serve-rank --spare`, which waits for a line that says which rank it is."""
 
-    def __init__(self, what: Sequence[str], slots: int, device: str, rank: int) -> None:
-        command = _command(what, slots, device, rank, "--spare")
-        super().__init__(command, env=child_environment(), stdin=subprocess.PIPE)
+    def __init__(
+        self, bundle: str, slots: int, device: str, folder: str | Path, rank: int
+    ) -> None:
+        command = _command(bundle, folder, slots, device, rank, "--spare")
+        pipe = subprocess.PIPE
+        super().__init__(command, env=child_environment(), stdin=pipe, stdout=pipe)
+
+    def loaded(self, seconds: float) -> bool:
+        """See `Spare.loaded`: it says so in a line."""
+        assert self.stdout is not None, "a pipe"
+        ready, _, _ = select.select([self.stdout], [], [], seconds)
+        return bool(ready) and bool(self.stdout.readline())
 
     def take(self, rank: int, address: str) -> None:
         """See `Spare.take`."""
@@ -98,15 +108,21 @@ class StandingBy(subprocess.Popen[bytes]):
     def wait(self, timeout: float | None = None) -> int:
         """See `Process.wait`."""
         code = super().wait(timeout)
-        if self.stdin is not None:
+        for pipe in (self.stdin, self.stdout):
             with suppress(OSError):
-                self.stdin.close()
+                if pipe is not None:
+                    pipe.close()
         return code
 
 
 def _command(
-    what: Sequence[str], slots: int, device: str, rank: int, *place: str
+    bundle: str,
+    folder: str | Path,
+    slots: int,
+    device: str,
+    rank: int,
+    *place: str,
 ) -> list[str]:
-    command = [sys.executable, "-m", "pcp.tools.cli", "serve-rank", *what]
+    command = [sys.executable, "-m", "pcp.tools.cli", "serve-rank", bundle, str(folder)]
     command += ["--rank", str(rank), *place]
     return [*command, "--slots", str(slots), "--device", device]

@@ -63,6 +63,7 @@ def _serve(bundle: Bundle, flags: Namespace) -> None:
     member, address = _member(bundle, flags, flags.rank), flags.connect
     try:
         if flags.spare:
+            print("loaded", flush=True)
             if (told := _told()) is None:
                 return
             rank, address = told

@@ -11,7 +11,9 @@ from pcp.compiler.targets import Target, find
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import read
 from pcp.errors import UsageError
+from pcp.signing import BUNDLE
 from pcp.tools.support import hf_training
+from pcp.tools.support.protection import signer
 
 SUFFIXES = {"bundle": "pcp", "vmfb": "vmfb", "mlir": "mlir"}
 
@@ -23,6 +25,9 @@ def compile_file(flags: Namespace, options: CompileOptions) -> str:
     if flags.emit != "bundle" and len(targets) > 1:
         raise UsageError(f"--emit {flags.emit} writes one target, not {len(targets)}")
     named = [target.name for target in targets] if flags.target else ()
+    by = signer(flags)
+    if by is not None and flags.emit != "bundle":
+        raise UsageError(f"--sign signs a bundle, and --emit {flags.emit} writes none")
     output = Path(flags.output or output_name(options.source, named, flags.emit))
     module = _module(flags, options)
     if flags.emit == "mlir":
@@ -32,6 +37,8 @@ def compile_file(flags: Namespace, options: CompileOptions) -> str:
     if flags.emit == "vmfb":
         _write(output, bundle.module())
     else:
+        if by is not None:
+            bundle = bundle.signed(by.sign(BUNDLE, bundle.digest))
         bundle.write(output)
     return _summary(bundle, output)
 

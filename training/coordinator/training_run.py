@@ -286,6 +286,7 @@ class TrainingRun:
             data_parts=list(program.data_parts),
             committed=progress.committed,
             digest=progress.digest,
+            term=progress.term,
         )
         state.send(member, welcome, hello.target if lacks else None)
 

@@ -15,6 +15,8 @@ from pcp import strict_json
 from pcp.bundle import Bundle, sha256
 from pcp.errors import BundleError, ConfigError, PcpError, StateMismatch
 from pcp.manifest import Manifest
+from pcp.runtime.transport.signatures import Signer
+from pcp.signing import BUNDLE
 from pcp.training.config.experiment import SECRETS, Experiment
 from pcp.training.coordinator.events import Program
 from pcp.training.data.corpus import Corpus
@@ -47,8 +49,13 @@ class Artifacts:
         compile_for: CompileFor,
         experiment: Experiment,
         recorded: str | None = None,
+        signer: Signer | None = None,
     ) -> None:
-        """`recorded` is the digest that the run's ledger has of the data."""
+        """`recorded` is the digest that the run's ledger has of the data.
+
+        Bundles are sent with the signature of `signer`, if there is one.
+        """
+        self._signer = signer
         self._compile_for, self._experiment = compile_for, experiment
         self._recorded = recorded
         self._made: dict[str, Artifact] = {}
@@ -166,7 +173,8 @@ class Artifacts:
     def _make(self, target: str) -> Artifact:
         with self._compiling:  # whoever asks for how many targets, one at a time
             content = self._compile_for(target)
-        manifest = Bundle.from_bytes(content, source=f"bundle for {target}").manifest
+        bundle = Bundle.from_bytes(content, source=f"bundle for {target}")
+        manifest = bundle.manifest
         check_bundle(manifest)
         self._check_mesh(manifest)
         with self._lock:
@@ -178,7 +186,11 @@ class Artifacts:
                 wanted = brought(manifest.functions)
                 self.brought = first_values.check(self._experiment, wanted)
                 self._corpus = self._open(manifest)
-        return Artifact(content, sha256(content), manifest)
+        digest = sha256(content)  # who signs it does not make it another program
+        if self._signer is not None:
+            signature = self._signer.sign(BUNDLE, bundle.digest)
+            content = bundle.signed(signature).to_bytes()
+        return Artifact(content, digest, manifest)
 
     def _open(self, manifest: Manifest) -> Corpus:
         corpus = Corpus(self._experiment, data_inputs(manifest))

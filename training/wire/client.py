@@ -9,7 +9,7 @@ meanwhile on purpose: the next `Hello` carries everything that matters.
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pcp.errors import (
@@ -35,6 +35,9 @@ from pcp.training.wire.messages import (
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
+DIAL_SECONDS = 5.0
+STANDBY_SECONDS = 1.5
+"""To dial one of several shepherds: another may lead by now."""
 WELCOME_SECONDS = 600.0  # the shepherd may have to compile for our target first
 
 
@@ -54,6 +57,7 @@ class Timing:
 class ShepherdLink:
     """Keeps a worker connected.
 
+    One of the `shepherds`, hosts and ports, leads: they are dialled in turn.
     `introduce()` makes a `Hello`; `expected(expects)` raises if this machine's data are
     not those, and may take as long as it reads them; `welcomed(welcome, bundle)` and
     `received(message)` are called in the reading thread and must not block
@@ -63,8 +67,7 @@ class ShepherdLink:
 
     def __init__(
         self,
-        host: str,
-        port: int,
+        shepherds: Sequence[tuple[str, int]],
         *,
         introduce: Callable[[], Hello],
         expected: Callable[[Expects], None],
@@ -76,7 +79,7 @@ class ShepherdLink:
         beat: Callable[[], Heartbeat] = Heartbeat,
         protection: Protection = OPEN,
     ) -> None:
-        self._host, self._port = host, port
+        self._shepherds, self._at = shepherds, 0
         self._protection = protection
         self._introduce, self._welcomed = introduce, welcomed
         self._expected = expected
@@ -151,9 +154,12 @@ class ShepherdLink:
                 what = f"{kind}{error}"
                 self._failed(RuntimeFault(f"the line to the shepherd: {what}"))
                 return
+            self._at = (self._at + 1) % len(self._shepherds)
             # A little randomness, so that workers do not dial all at once.
             self._closing.wait(pause * draw.uniform(0.7, 1.0))
-            pause = min(LONGEST_PAUSE, pause * 2)
+            if not self._at:
+                longest = LONGEST_PAUSE / len(self._shepherds)
+                pause = min(longest, pause * 2)
 
     def _session(self) -> None:
         channel = self._connect()
@@ -178,7 +184,9 @@ class ShepherdLink:
 
     def _connect(self) -> Channel:
         try:
-            return connect(self._host, self._port, 5.0, self._protection)
+            host, port = self._shepherds[self._at]
+            patience = DIAL_SECONDS if len(self._shepherds) == 1 else STANDBY_SECONDS
+            return connect(host, port, patience, self._protection)
         except NotAdmitted as error:
             raise RefusedByShepherd(str(error)) from error
 

@@ -196,6 +196,8 @@ class Welcome(Message, frozen=True):
     digest: Digest | None
     island: Name | None = None
     coordinate: Count = 0
+    term: Count = 0
+    """Of the shepherd that leads, where others stand by; workers obey no older one."""
 
 
 class Restore(Message, frozen=True):
@@ -259,6 +261,7 @@ class RoundStart(Message, frozen=True):
     island: Annotated[list[Name], Field(max_length=10_000)] = []
     """The addresses of the ranks of the island; empty: the member is alone in it."""
     inner_epoch: Count = 0
+    term: Count = 0
 
 
 class LeaseGrant(Message, frozen=True):

@@ -24,7 +24,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pcp.errors import PcpError, ProtocolError, RuntimeFault, StateMismatch, Timeout
+from pcp.errors import (
+    PcpError,
+    PeerLost,
+    ProtocolError,
+    RuntimeFault,
+    StateMismatch,
+    Timeout,
+)
 from pcp.manifest import TensorSpec
 from pcp.runtime import fetch_snapshot
 from pcp.runtime.transport.credentials import Protection
@@ -72,6 +79,8 @@ class Identity:
     data_path: str | None = None
     """Where the data lies on this machine, if not where the experiment says."""
     supervisor: str | None = None
+    others: tuple[tuple[str, int], ...] = ()
+    """Hosts and ports of shepherds that stand by."""
 
 
 @dataclass
@@ -128,10 +137,9 @@ class Worker:
         self._bundle: str | None = None
         self._checked: tuple[Experiment, Corpus, str] | None = None
         """The data, read before there was a program, and their digest."""
-        self._index = self._seed = 0
+        self._index = self._seed = self._term = 0
         self._link = ShepherdLink(
-            identity.host,
-            identity.port,
+            [(identity.host, identity.port), *identity.others],
             introduce=self._introduce,
             expected=self._expected,
             welcomed=self._welcomed,
@@ -200,6 +208,7 @@ class Worker:
         self._checked = experiment, corpus, expects.data
 
     def _welcomed(self, welcome: Welcome, bundle: bytes) -> None:
+        self._obey(welcome.term)
         with self._mail.changed:
             self._mail.welcome, self._mail.bundle = welcome, bundle
             self._runner.group.abandon_inside()
@@ -209,6 +218,7 @@ class Worker:
         mail = self._mail
         with mail.changed:
             if isinstance(message, RoundStart):
+                self._obey(message.term)
                 mail.order = message
                 self._runner.group.abandon(message.epoch)
                 self._runner.group.abandon_inside(message.inner_epoch)
@@ -227,6 +237,12 @@ class Worker:
             else:
                 raise ProtocolError(f"{message.kind!r} is no message for a worker")
             mail.changed.notify_all()
+
+    def _obey(self, term: int) -> None:
+        """`PeerLost` for a shepherd that led before the one that was heard last."""
+        if term < self._term:
+            raise PeerLost(f"it led in term {term}, and this is term {self._term}")
+        self._term = term
 
     def _failed(self, error: PcpError) -> None:
         with self._mail.changed:

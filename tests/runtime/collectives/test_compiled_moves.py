@@ -11,9 +11,10 @@ import pytest
 from helpers.worlds.collective_arguments import draw
 from helpers.worlds.communicators import endpoints, form, leave, outcome, together
 
-from pcp.errors import PcpError, PeerLost, Timeout
+from pcp.errors import PcpError, PeerLost, Timeout, UsageError
 from pcp.runtime.collectives.compiled_moves import CompiledMoves
 from pcp.runtime.collectives.schedule import along_ring, reference
+from pcp.runtime.memory.shared_arrays import shared_empty
 from pcp.runtime.transport import mover
 from pcp.runtime.transport.frame import (
     Frame,
@@ -253,3 +254,27 @@ def test_operations_under_way_at_once_do_not_mix(world):
     wanted = [reference(some).tobytes() for some in arrays]
     for found in together(world, calls):
         assert found == wanted
+
+
+@pytest.mark.parametrize("kind", ["tcp", "processes"])
+@pytest.mark.parametrize("count", [4, SIZE])
+def test_the_result_is_made_in_the_array_that_is_given(kind, count):
+    with endpoints(2, shared_memory=kind != "tcp") as made:
+        members = form(made)
+        arrays = [draw(rank, count) for rank in range(2)]
+        outs = [shared_empty(count, "float32") for _ in range(2)]
+        for _ in range(2):  # through memory the second time
+            found = together(
+                members, lambda m: m.all_reduced(arrays[m.rank], out=outs[m.rank])
+            )
+            assert all(a is b for a, b in zip(found, outs, strict=True))
+            assert {out.tobytes() for out in outs} == {reference(arrays).tobytes()}
+        leave(members)
+
+
+def test_an_array_that_the_result_does_not_fit_is_refused(world):
+    array = np.ones(8, np.float32)
+    with pytest.raises(UsageError, match=r"float32\[7\].*float32\[8\]"):
+        world[0].all_reduced(array, out=np.ones(7, np.float32))
+    with pytest.raises(UsageError, match="shares memory"):
+        world[0].all_reduced(array, out=array)
