@@ -9,8 +9,11 @@ from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.lines import stamped
 from pcp.tools.support.protection import (
     add_protection_flags,
+    add_trust_flag,
     protection,
     protection_arguments,
+    trust,
+    trust_arguments,
 )
 from pcp.tools.support.signals import stop_on_signals
 from pcp.training.process.node_manager import NodeManager
@@ -39,6 +42,7 @@ def parser() -> Parser:
     add("--scale", type=int, default=1, help="workers; devices 0 to N-1")
     add("--device", help="the runtime's device address for all, e.g. local-sync")
     add("--data", metavar="FILE", help="the data on this machine")
+    add_trust_flag(parser)
     add_protection_flags(parser)
     return parser
 
@@ -72,7 +76,8 @@ def _main(argv: Sequence[str]) -> None:
     if flags.scale < 1:
         raise UsageError("--scale: at least one worker")
     backends.check_backend(flags.backend)
-    protection(flags)  # what is wrong with it is told once, and not by each worker
+    # What is wrong with it is told once, and not by each worker.
+    trust(flags, protection(flags))
     log = stamped("node")
     manager = NodeManager(
         flags.scale,
@@ -83,7 +88,7 @@ def _main(argv: Sequence[str]) -> None:
             target=flags.target,
             device=flags.device,
             data=flags.data,
-            protected=protection_arguments(flags),
+            protected=[*protection_arguments(flags), *trust_arguments(flags)],
         ),
         log=log,
         spawn=spawner(),

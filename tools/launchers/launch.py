@@ -6,7 +6,7 @@ from pcp.tools.launchers import helm, kubernetes, local, ray, slurm
 from pcp.tools.launchers.plan import LaunchPlan
 from pcp.tools.support import backends
 from pcp.tools.support.command import Parser, port_number, run
-from pcp.tools.support.protection import add_protection_flags
+from pcp.tools.support.protection import add_insecure_flag, add_protection_flags
 
 PROG = "pcp launch"
 ENGINES = {
@@ -53,6 +53,7 @@ def parser() -> Parser:
         metavar="FILE",
         help="of slurm and kubernetes; default stdout. Of helm: the chart's folder",
     )
+    add_insecure_flag(parser)
     add_protection_flags(parser)
     for engine in ENGINES.values():
         engine.flags(parser)

@@ -16,6 +16,9 @@ from pcp.training.config.experiment import Experiment
 #: Backends whose devices schedulers count as GPUs.
 GPU_BACKENDS = {"cuda", "rocm"}
 
+SHEPHERD_HOST = "0.0.0.0"
+"""Where a shepherd listens whose workers are on machines that are not known yet."""
+
 
 @dataclass(frozen=True)
 class LaunchPlan:
@@ -65,10 +68,13 @@ class LaunchPlan:
         return self.backend in GPU_BACKENDS
 
     def shepherd_arguments(self, config: str, run: str, port: int) -> list[str]:
-        """`pcp shepherd` that listens on all addresses and continues what is there."""
+        """`pcp shepherd` that listens on all addresses and continues what is there.
+
+        That nothing protects it was said, or the engine sees to it.
+        """
         return [
             *("shepherd", "--config", config, "--run", run, "--resume"),
-            *("--host", "0.0.0.0", "--port", str(port)),
+            *("--host", SHEPHERD_HOST, "--port", str(port)),
             *([] if self.protected else ["--insecure"]),
             *("--workers", str(self.workers), "--no-dashboard"),
             *arguments_of(self.protected),

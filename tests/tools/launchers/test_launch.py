@@ -16,6 +16,7 @@ import pytest
 from helpers.models.bigram_stablehlo import write_experiment
 from helpers.servers.processes import Processes, free_port
 
+from pcp.errors import UsageError
 from pcp.runtime.program import host_processor
 from pcp.tools.cli import COMMANDS, main
 from pcp.tools.launchers import launch
@@ -54,7 +55,8 @@ def _written(folder, line: str) -> Path:
 
 
 def _slurm(folder, more="") -> Path:
-    return _written(folder, f"launch x.json --on slurm --workers 2 --per-node 2 {more}")
+    line = "launch x.json --on slurm --workers 2 --per-node 2 --insecure"
+    return _written(folder, f"{line} {more}")
 
 
 def test_local_is_a_run_here(folder, capsys):
@@ -233,6 +235,7 @@ def test_a_chart_is_the_manifests_with_values(folder):
         ("--on slurm --workers 0", "--workers: at least one"),
         ("--on slurm --name Big_Run", "lower-case letters, digits and dashes"),
         ("--on slurm --backend cud", "Did you mean 'cuda'?"),
+        ("--on slurm --workers 2", "or say --insecure on a closed network"),
         ("--on mesos", "invalid choice: 'mesos'"),
     ],
 )
@@ -263,6 +266,13 @@ def _asked_of_ray():
     plan = LaunchPlan.of(flags)
     on_ray._start(SimpleNamespace(remote=lambda work: remote), plan, "10.0.0.1:8080")
     return asked
+
+
+def test_a_run_on_ray_that_other_machines_reach_is_protected_or_said_to_be_open(folder):
+    flags = launch.parser().parse_args(["x.json", "--on", "ray"])
+    util = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.1")
+    with pytest.raises(UsageError, match=r"a listener on 10.0.0.1: .* say --insecure"):
+        on_ray._train(SimpleNamespace(util=util), LaunchPlan.of(flags), flags)
 
 
 @pytest.mark.slow
