@@ -6,6 +6,7 @@ first error: what, where, and which op.
 """
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
@@ -84,6 +85,7 @@ class Running:
             process = subprocess.Popen(
                 command,
                 cwd=folder,
+                env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -102,6 +104,11 @@ class Running:
             self._stopped = True
             for process in self._processes:
                 process.kill()
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what is said to the heap of a process that makes steps."""
+    return {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
 
 
 _requests: WeakSet[Running] = WeakSet()

@@ -3,6 +3,7 @@
     cpu            the processor family of this machine, without extensions
     cpu:host       this very processor
     cpu:<name>     a processor by LLVM's name, e.g. cpu:znver4, cpu:x86-64-v3
+    aarch64        ARM under Linux, aarch64:<name> by LLVM's name, e.g. neoverse-v2
     sm_70 ...      NVIDIA, by compute capability
     gfx908 ...     AMD
     vulkan, metal  by API; 64-bit indices become 32-bit ones
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from pcp.errors import ConfigError, nearest
 from pcp.passes.kernels.processors import far_steps, vector_bits
-from pcp.passes.legalize.assign_target import CUDA, DEVICES, ROCM
+from pcp.passes.legalize.assign_target import CUDA, DESCRIBED, DEVICES, ROCM
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,13 @@ _CPU = (
 )
 
 
-def _cpu(name: str, cpu: str) -> Target:
+_ARM = ("--iree-llvmcpu-target-triple=aarch64-unknown-linux-gnu",)
+
+
+def _cpu(name: str, cpu: str, family: tuple[str, ...] = ()) -> Target:
     flags = (
         "--iree-hal-local-target-device-backends=llvm-cpu",
+        *family,
         f"--iree-llvmcpu-target-cpu={cpu}",
         # Constants are computed where the module is loaded, and by that processor. Else
         # IREE compiles them a second time to run them itself: up to half of its time.
@@ -105,9 +110,9 @@ TARGETS: dict[str, Target] = {
     for row in (
         _cpu("cpu", "generic"),
         _cpu("cpu:host", "host"),
+        _cpu("aarch64", "generic", _ARM),
         *(_cuda(name, (f"--iree-cuda-target={name}",)) for name in CUDA),
-        _cuda("sm_90"),  # described in the IR: IREE's flag does not know it
-        _cuda("sm_90a"),
+        *(_cuda(name) for name in DESCRIBED),  # in the IR: IREE's flag knows none
         *(_rocm(name) for name in ROCM),
         Target("vulkan", "vulkan-spirv", "vulkan", passes=_SPIRV, doubles=False),
         Target("metal", "metal-spirv", "metal", passes=_SPIRV, doubles=False),
@@ -120,10 +125,10 @@ def find(name: str) -> Target:
     if name in TARGETS:
         return TARGETS[name]
     family, _, chip = name.partition(":")
-    if family == "cpu" and chip:
-        return _cpu(name, chip)
+    if chip and family in ("cpu", "aarch64"):
+        return _cpu(name, chip, _ARM if family == "aarch64" else ())
     problem = "it takes no ':'" if chip and family in DEVICES else "unknown"
-    known = ", ".join([*TARGETS, "cpu:<llvm cpu>"])
+    known = ", ".join([*TARGETS, "cpu:<llvm cpu>", "aarch64:<llvm cpu>"])
     raise ConfigError(
         f"target {name!r}: {problem} (known: {known}).{nearest(name, TARGETS)}"
     )

@@ -9,6 +9,9 @@ from pcp.dialect.bindings import ir
 from pcp.passes.kernels.contractions import Contraction
 from pcp.passes.kernels.tiles import KernelTiles
 
+REGION = "flow.dispatch.region"
+"""IREE's own op around what is to be one kernel."""
+
 
 @contextmanager
 def foreign(context: ir.Context) -> Iterator[None]:
@@ -62,7 +65,7 @@ def turned(value: ir.Value) -> ir.Value:
 def kernel(type_: ir.Type, build: Callable[[], ir.Value]) -> ir.Value:
     """What `build` makes, in a kernel of its own; the context takes IREE's ops."""
     region = hlo.op(
-        "flow.dispatch.region",
+        REGION,
         [],
         [type_],
         regions=2,

@@ -1,4 +1,4 @@
-"""pcp-sink-products: a product stands where what follows it can be its kernel's end."""
+"""pcp-sink-products: a product that a sum is added to ends in that addition."""
 
 from dataclasses import dataclass
 
@@ -6,10 +6,7 @@ from pcp.dialect.bindings import ir
 from pcp.passes.core.base import Pass
 from pcp.passes.core.rewriting import before, defining, functions, is_pure
 from pcp.passes.core.rewriting import replace as put
-from pcp.passes.kernels.linalg import foreign, kernel
-
-#: What moves: a product, and the reshape between it and its user.
-_MOVED = ("stablehlo.dot_general", "stablehlo.reshape")
+from pcp.passes.kernels.linalg import REGION, foreign, kernel
 
 #: What IREE computes at the end of a product's kernel, of what it and others give.
 _ENDS = frozenset(f"stablehlo.{x}" for x in ("add", "subtract", "multiply", "divide"))
@@ -22,13 +19,12 @@ _REPEATED = frozenset(
 
 @dataclass(frozen=True)
 class SinkProducts(Pass):
-    """Move products behind all that they need not wait for, and sums into kernels.
+    """Let a product's kernel end in the arithmetic with rows' sums that follows it.
 
     IREE computes what follows a product in the product's kernel, if all else that it
-    reads is there before the product: a product moves down to its first user, past
-    nothing that has an effect. IREE prefers to compute it with a sum that it reads; so
-    such a sum gets a kernel of its own. Values stay the same bit for bit. Before and
-    after:
+    reads is there before the product, but rather in the kernel of a sum that it reads.
+    So such a sum gets a kernel of its own, and the product stands behind it, if nothing
+    between has an effect. Values stay the same bit for bit. Before and after:
 
         %0 = stablehlo.dot_general %x, %y, ...
         %1 = stablehlo.reduce(%z init: %zero) applies stablehlo.add ...
@@ -46,62 +42,53 @@ class SinkProducts(Pass):
         with foreign(module.context):
             for function in functions(module):
                 for block in function.regions[0].blocks:
-                    _sink(block)
-                    _isolate_sums(block)
+                    for view in list(block.operations):
+                        if view.operation.name == "stablehlo.dot_general":
+                            _end_in_kernel(view.operation)
 
 
-def _sink(block: ir.Block) -> None:
-    """From the last op to the first: what a moved op uses can follow it."""
-    later: list[ir.Operation] = []  # the next op last
-    for view in reversed(list(block.operations)):
-        op = view.operation
-        place = len(later)
-        if op.name in _MOVED:
-            place = _place(op, later)
-            if place < len(later):
-                op.move_before(later[place - 1])
-        later.insert(place, op)
+def _end_in_kernel(product: ir.Operation) -> None:
+    """The sums before the product, and the product before its user."""
+    moved, user = _chain(product)
+    sums = _sums_beside(moved[-1], user)
+    if user is None or not sums or not _is_free(product, user):
+        return
+    for total in sums:
+        with before(total):
+            put(total, [kernel(total.result.type, lambda t=total: _copy(t))])
+    for op in moved:
+        op.move_before(user)
 
 
-def _place(op: ir.Operation, later: list[ir.Operation]) -> int:
-    """Behind how many of the later ops, counted from the end, it is to stand."""
-    users = {_within(use.owner.operation, op.block) for use in op.result.uses}
-    for passed, other in enumerate(reversed(later)):
-        if other in users:
-            return len(later) - passed
-        if not is_pure(other):
-            break
-    return len(later)
-
-
-def _within(op: ir.Operation, block: ir.Block) -> ir.Operation:
-    """The op of the block that an op is, or is inside of."""
-    while op.block != block:
-        op = op.parent.operation
-    return op
-
-
-def _isolate_sums(block: ir.Block) -> None:
-    for view in list(block.operations):
-        if view.operation.name == "stablehlo.dot_general":
-            for total in _sums_at_end(view.operation):
-                with before(total):
-                    put(total, [kernel(total.result.type, lambda t=total: _copy(t))])
+def _is_free(product: ir.Operation, user: ir.Operation) -> bool:
+    """Whether nothing between the two has an effect."""
+    ops = [view.operation for view in product.block.operations]
+    return all(
+        is_pure(op) or op.name == REGION
+        for op in ops[ops.index(product) : ops.index(user)]
+    )
 
 
 def _copy(op: ir.Operation) -> ir.Value:
     return op.clone().operation.result
 
 
-def _sums_at_end(product: ir.Operation) -> list[ir.Operation]:
-    """The sums in the product's block that its one user reads beside it."""
-    value = product.result
-    while (op := _only_user(value)) is not None and op.name == "stablehlo.reshape":
-        value = op.result
-    if op is None or op.name not in _ENDS:
+def _chain(product: ir.Operation) -> tuple[list[ir.Operation], ir.Operation | None]:
+    """The product and reshapes of it that nothing else reads, and the one user."""
+    moved = [product]
+    while (op := _only_user(moved[-1].result)) is not None:
+        if op.name != "stablehlo.reshape":
+            break
+        moved.append(op)
+    return moved, op
+
+
+def _sums_beside(last: ir.Operation, user: ir.Operation | None) -> list[ir.Operation]:
+    """The sums in the block that the user reads beside what it gets from `last`."""
+    if user is None or user.name not in _ENDS or user.block != last.block:
         return []
-    found = (_sum_behind(x) for x in op.operands if x != value)
-    return [x for x in found if x is not None and x.block == product.block]
+    found = (_sum_behind(x) for x in user.operands if x != last.result)
+    return [x for x in found if x is not None and x.block == last.block]
 
 
 def _only_user(value: ir.Value) -> ir.Operation | None:

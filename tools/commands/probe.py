@@ -129,7 +129,7 @@ def _named(target: str, hosts: Sequence[str]) -> str:
     if (own := host_processor.own()) is None:
         raise ConfigError(
             f"--target {target}: there are several machines, and pcp cannot name the "
-            "processor of this one; say it by LLVM's name, as cpu:neoverse-v2"
+            "processor of this one; say it by LLVM's name, as aarch64:neoverse-v2"
         )
     return own
 

@@ -48,7 +48,7 @@ def target_of_worker(backend: str, target: str | None, *, local: bool) -> str:
         raise ConfigError(
             f"--target {HOST}: the shepherd compiles on another machine, and pcp "
             "cannot name this one's processor; say LLVM's name of it, as "
-            "cpu:neoverse-v2"
+            "cpu:znver2 or aarch64:neoverse-v2"
         )
     return named or default
 
