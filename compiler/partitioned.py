@@ -311,5 +311,6 @@ def check_stages(mesh: Mesh, options: CompileOptions) -> None:
     else:
         asked.STAGED.check(options)
         asked.STAGED_SCALE.check(options)
+        asked.STAGED_MEMORY.check(options)
     if set(mesh.axes) == {PIPELINE}:
         asked.STAGES_ALONE.check(options)

@@ -3,6 +3,7 @@
 pcp-compile model.mlir --target cpu:host --optimizer 'adamw{lr=6e-4}'
 pcp-compile model.mlir --target sm_90a
 pcp-compile model.mlir --cluster cluster.json
+pcp-compile --hf DIR --target cpu
 """
 
 import argparse
@@ -24,6 +25,7 @@ from pcp.compiler.options import (
 )
 from pcp.compiler.options import CompileOptions as Options
 from pcp.errors import UsageError
+from pcp.tools.support import hf_training
 from pcp.tools.support.cache_folder import cache_folder
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.protection import add_sign_flag
@@ -57,7 +59,9 @@ def parser() -> Parser:
     about = (__doc__ or "").strip().splitlines()
     parser = Parser(prog=PROG, description=about[0], example="\n  ".join(about[2:]))
     add = parser.add_argument
-    add("model", metavar="MODEL.mlir", help="StableHLO, as text or bytecode")
+    help_ = "StableHLO, as text or bytecode"
+    add("model", nargs="?", metavar="MODEL.mlir", help=help_)
+    hf_training.add_flags(parser)
     add(
         "--target",
         action="append",
@@ -113,6 +117,8 @@ def parser() -> Parser:
 
 
 def _options(flags: argparse.Namespace) -> Options:
+    if hf_training.requested(flags) is None and flags.model is None:
+        raise UsageError("say what to compile: MODEL.mlir, or --hf DIR")
     targets = [name for text in flags.target for name in text.split(",") if name]
     if not targets and not flags.cluster:
         raise UsageError("say what to compile for: --target cpu, or --cluster FILE")
@@ -127,7 +133,7 @@ def _options(flags: argparse.Namespace) -> Options:
         keep_ir=flags.keep_ir,
         timeout=flags.timeout,
         opt_level=flags.opt_level,
-        source=flags.model,
+        source=flags.model or flags.hf,
         mesh=flags.mesh,
         split=flags.split,
         cluster=flags.cluster,
