@@ -6,9 +6,12 @@ BIN    := $(VENV)/bin
 # three keep two cores busy.
 TESTERS ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# What Python compiles it keeps, so pip need not compile all: a minute, for what no test
+# imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-serve test test-full lit check format docs docs-site guide bench clean
+.PHONY: help kernels demo demo-serve test test-full lit check format docs docs-site guide bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -26,7 +29,7 @@ $(VENV)/.train: $(VENV)/.python pyproject.toml
 
 # Everything: the oracles (torch, jax) and the test tools too.
 $(VENV)/.dev: $(VENV)/.python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]'
 	@touch $@ $(VENV)/.train
 
 demo: $(VENV)/.train ## train a small GPT with two workers (about three minutes)
@@ -56,6 +59,9 @@ check: $(VENV)/.dev ## lint and types
 format: $(VENV)/.dev ## format the sources
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+kernels: ## compile our own kernels for every instruction set (gcc; for ARM gcc-aarch64-linux-gnu)
+	passes/kernels/native/build.sh
 
 docs: $(VENV)/.dev ## regenerate the pages and the pictures that the code makes
 	$(BIN)/python -m pcp.tools.pages.docs

@@ -8,16 +8,15 @@ best and the median of each, and server over engine.
 """
 
 import argparse
-import asyncio
 import statistics
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from served_gateway import Served
+
 from pcp.serving.client import Client
-from pcp.serving.gateway.gateway import Gateway, Options
 from pcp.serving.interface import Chunk, Engine, Sampling, Step, Tick
 from pcp.tools.serving.decoder_bundle import compile_folder
 from pcp.tools.serving.decoder_engine import of_bundle, phases
@@ -92,29 +91,6 @@ def served(client: Client, tokens: int) -> list[float]:
 
 def _rate(came: Sequence[float]) -> float:
     return (len(came) - 1) / (came[-1] - came[0])
-
-
-class Served:
-    """A gateway over an engine, in a thread, while inside."""
-
-    def __init__(self, folder: Path, engine: Engine) -> None:
-        options = Options(models=["model"], scheduler={"reuse": False})
-        self._gateway = Gateway(lambda: engine, folder, options, log=print)
-        self._sock = self._gateway.listen("127.0.0.1", 0)
-        serve = self._gateway.serve(self._sock)
-        self._thread = threading.Thread(target=asyncio.run, args=(serve,))
-
-    def __enter__(self) -> Client:
-        self._thread.start()
-        client = Client(f"http://127.0.0.1:{self._sock.getsockname()[1]}")
-        while not self._gateway.ready:
-            time.sleep(0.01)
-        return client
-
-    def __exit__(self, *_: object) -> None:
-        self._gateway.stop()
-        self._thread.join()
-        self._sock.close()
 
 
 if __name__ == "__main__":

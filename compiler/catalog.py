@@ -26,6 +26,7 @@ PASSES: dict[str, str] = {
     "pcp-strip-metadata": "pcp.passes.ingest.strip_metadata:StripMetadata",
     "pcp-assign-target": "pcp.passes.legalize.assign_target:AssignTarget",
     "pcp-batch-lookups": "pcp.passes.simplify.batch_lookups:BatchLookups",
+    "pcp-expand-batch-dims": "pcp.passes.simplify.expand_batch_dims:ExpandBatchDims",
     "pcp-checkpoint-loops": "pcp.autodiff.loops.checkpoint_loops:CheckpointLoops",
     "pcp-demote-indices": "pcp.passes.legalize.demote_indices:DemoteIndices",
     "pcp-import": "pcp.passes.ingest.import_:Import",
@@ -40,6 +41,7 @@ PASSES: dict[str, str] = {
     ),
     "pcp-device-precision": "pcp.passes.legalize.device_precision:DevicePrecision",
     "pcp-inline-composites": "pcp.autodiff.passes.inline_composites:InlineComposites",
+    "pcp-divide-late": "pcp.passes.simplify.divide_late:DivideLate",
     "pcp-expand-doubles": (
         "pcp.passes.legalize.functions.expand_doubles:ExpandDoubles"
     ),
@@ -74,7 +76,9 @@ PASSES: dict[str, str] = {
     "pcp-simplify": "pcp.passes.simplify.simplify:Simplify",
     "pcp-schedule": "pcp.passes.pipeline.schedule:SchedulePass",
     "pcp-lower-schedule": "pcp.passes.pipeline.lower_schedule:LowerSchedule",
+    "pcp-kernels": "pcp.passes.kernels.own_kernels:OwnKernels",
     "pcp-schedule-kernels": ("pcp.passes.kernels.schedule_kernels:ScheduleKernels"),
+    "pcp-sink-products": "pcp.passes.kernels.sink_products:SinkProducts",
     "pcp-stage": "pcp.passes.pipeline.stage:Stage",
     "pcp-share-updates": "pcp.passes.sharding.zero:ShareUpdates",
     "pcp-split-batch": "pcp.passes.sharding.split_batch:SplitBatch",

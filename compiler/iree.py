@@ -6,6 +6,7 @@ first error: what, where, and which op.
 """
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from weakref import WeakSet
 
 from pcp.compiler import fences
 from pcp.errors import CompileError, MissingPackage, install
+from pcp.passes.kernels import objects
 
 PACKAGE = "iree-base-compiler"
 MAX_MESSAGE = 300  # characters of an error that a person reads
@@ -84,6 +86,7 @@ class Running:
             process = subprocess.Popen(
                 command,
                 cwd=folder,
+                env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -102,6 +105,11 @@ class Running:
             self._stopped = True
             for process in self._processes:
                 process.kill()
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what is said to the heap of a process that makes steps."""
+    return {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
 
 
 _requests: WeakSet[Running] = WeakSet()
@@ -183,6 +191,7 @@ def _compiled(
         # The source's name ends up in the module: the same one each time.
         source, output = Path(folder, "module.mlir"), Path(folder, "module.vmfb")
         source.write_text(text)
+        objects.put_beside(text, Path(folder))
         command = [str(binary()), source.name, "-o", output.name]
         command += flags
         dumps = Path(folder, "functions") if fences.calls_imports(text) else None

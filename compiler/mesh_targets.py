@@ -81,4 +81,5 @@ def _target_of(described: dict[str, ir.Operation], device: str) -> Target:
             f"(there is {', '.join(known) or 'none'}).{nearest(name, known)}",
         )
     arch = ir.StringAttr(described[name].attributes["arch"]).value
-    return find("cpu" if arch in ("x86_64", "aarch64", "arm64") else arch)
+    families = {"x86_64": "cpu", "arm64": "aarch64"}
+    return find(families.get(arch, arch))

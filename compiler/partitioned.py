@@ -310,5 +310,6 @@ def check_stages(mesh: Mesh, options: CompileOptions) -> None:
         asked.UNSTAGED.check(options)
     else:
         asked.STAGED_SCALE.check(options)
+        asked.STAGED_MEMORY.check(options)
     if set(mesh.axes) == {PIPELINE}:
         asked.STAGES_ALONE.check(options)

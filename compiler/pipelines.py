@@ -76,11 +76,13 @@ FRONT: tuple[Stage, ...] = (
     Stage("layers", ("$layers",), spread=False),
     Stage("lookups", ("pcp-batch-lookups",), spread=True),
     Stage("pieces", ("pcp-accumulate",)),
+    Stage("attention", ("pcp-divide-late",), ("grad", "train")),
     Stage("checkpoints", ("$checkpoints",), ("grad", "train")),
     Stage("derivative", ("$derivative",), ("grad", "train")),
     Stage("declared", ("pcp-grad{func=}",), ("forward",)),
     Stage("written", ("pcp-expand-training{func=}",), ("forward", "grad")),
     Stage("simplify", _SIMPLIFY),
+    Stage("heads", ("pcp-expand-batch-dims",), spread=True),
     Stage(
         "training",
         (

@@ -3,6 +3,7 @@
     cpu            the processor family of this machine, without extensions
     cpu:host       this very processor
     cpu:<name>     a processor by LLVM's name, e.g. cpu:znver4, cpu:x86-64-v3
+    aarch64        ARM under Linux, aarch64:<name> by LLVM's name, e.g. neoverse-v2
     sm_70 ...      NVIDIA, by compute capability
     gfx908 ...     AMD
     vulkan, metal  by API; 64-bit indices become 32-bit ones
@@ -14,8 +15,13 @@ flags. What the IR must say is in `passes/legalize/assign_target.py`.
 from dataclasses import dataclass, replace
 
 from pcp.errors import ConfigError, nearest
-from pcp.passes.kernels.processors import vector_bits
-from pcp.passes.legalize.assign_target import CUDA, DEVICES, ROCM
+from pcp.passes.kernels.processors import (
+    far_steps,
+    host_flags,
+    instruction_set,
+    vector_bits,
+)
+from pcp.passes.legalize.assign_target import CUDA, DESCRIBED, DEVICES, ROCM
 
 
 @dataclass(frozen=True)
@@ -36,11 +42,15 @@ class Target:
         narrow = str(not self.doubles).lower()
         return (*self.flags, f"--iree-input-demote-f64-to-f32={narrow}")
 
-    @property
-    def unscheduled(self) -> "Target":
-        """The same target, with the tiles of all products left to IREE."""
-        passes = [p for p in self.passes if not p.startswith(_SCHEDULE)]
+    def without(self, name: str) -> "Target":
+        """The same target, without the pass of this name."""
+        passes = [p for p in self.passes if p.partition("{")[0] != name]
         return replace(self, passes=tuple(passes))
+
+    @property
+    def made_for(self) -> tuple[str, ...]:
+        """What else than the name says which processor: that of this very machine."""
+        return (host_flags(),) if self.name == "cpu:host" else ()
 
     @property
     def file_name(self) -> str:
@@ -48,7 +58,8 @@ class Target:
         return self.name.replace(":", "-")
 
 
-_SCHEDULE = "pcp-schedule-kernels"
+OWN = "pcp-kernels"
+SCHEDULE = "pcp-schedule-kernels"
 # Contractions for the caches: the step of a GPT of width 256 takes 13 % less.
 _CPU = (
     "pcp-split-contractions",
@@ -58,17 +69,27 @@ _CPU = (
 )
 
 
-def _cpu(name: str, cpu: str) -> Target:
+_ARM = ("--iree-llvmcpu-target-triple=aarch64-unknown-linux-gnu",)
+
+
+def _cpu(name: str, cpu: str, family: tuple[str, ...] = ()) -> Target:
     flags = (
         "--iree-hal-local-target-device-backends=llvm-cpu",
+        *family,
         f"--iree-llvmcpu-target-cpu={cpu}",
         # Constants are computed where the module is loaded, and by that processor. Else
         # IREE compiles them a second time to run them itself: up to half of its time.
         "--iree-opt-const-eval=false",
     )
-    bits = vector_bits(cpu)
-    schedule = (f"{_SCHEDULE}{{vector={bits}}}",) if bits else ()
-    return Target(name, "llvm-cpu", "local-task", flags, _CPU + schedule)
+    passes: list[str] = list(_CPU)
+    if found := "aarch64" if family else instruction_set(cpu):
+        passes.append(f"{OWN}{{set={found}}}")
+    passes.append("pcp-sink-products")  # else another kernel does what follows one
+    if bits := vector_bits(cpu):
+        options = f"vector={bits}"
+        options += f" far={far}" if (far := far_steps(cpu)) > 1 else ""
+        passes.append(f"{SCHEDULE}{{{options}}}")
+    return Target(name, "llvm-cpu", "local-task", flags, tuple(passes))
 
 
 # Their code generator tiles a scatter together with what makes its updates.
@@ -103,9 +124,9 @@ TARGETS: dict[str, Target] = {
     for row in (
         _cpu("cpu", "generic"),
         _cpu("cpu:host", "host"),
+        _cpu("aarch64", "generic", _ARM),
         *(_cuda(name, (f"--iree-cuda-target={name}",)) for name in CUDA),
-        _cuda("sm_90"),  # described in the IR: IREE's flag does not know it
-        _cuda("sm_90a"),
+        *(_cuda(name) for name in DESCRIBED),  # in the IR: IREE's flag knows none
         *(_rocm(name) for name in ROCM),
         Target("vulkan", "vulkan-spirv", "vulkan", passes=_SPIRV, doubles=False),
         Target("metal", "metal-spirv", "metal", passes=_SPIRV, doubles=False),
@@ -118,10 +139,10 @@ def find(name: str) -> Target:
     if name in TARGETS:
         return TARGETS[name]
     family, _, chip = name.partition(":")
-    if family == "cpu" and chip:
-        return _cpu(name, chip)
+    if chip and family in ("cpu", "aarch64"):
+        return _cpu(name, chip, _ARM if family == "aarch64" else ())
     problem = "it takes no ':'" if chip and family in DEVICES else "unknown"
-    known = ", ".join([*TARGETS, "cpu:<llvm cpu>"])
+    known = ", ".join([*TARGETS, "cpu:<llvm cpu>", "aarch64:<llvm cpu>"])
     raise ConfigError(
         f"target {name!r}: {problem} (known: {known}).{nearest(name, TARGETS)}"
     )

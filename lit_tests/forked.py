@@ -24,12 +24,15 @@ Tool = Callable[[], object]  # what the installed script calls; it reads sys.arg
 
 @functools.cache
 def tools() -> dict[str, Tool]:
-    """The function of each tool; its imports are done."""
+    """The function of each tool; its imports are done, also those of every pass."""
     import filecheck.main
 
+    import pcp.tools.extension
     import pcp.tools.opt
     import pcp.tools.support.opt_command  # which pcp.tools.opt imports when it runs
+    from pcp.compiler import catalog
 
+    list(catalog.summaries())
     return {"pcp-opt": pcp.tools.opt.main, "filecheck": filecheck.main.main}
 
 

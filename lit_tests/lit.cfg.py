@@ -29,7 +29,6 @@ config.test_source_root = str(Path(__file__).parent)
 if missing := [tool for tool in TOOLS if not (BIN / tool).exists()]:
     lit_config.fatal(f"{BIN} lacks {', '.join(missing)}: pip install -e '.[dev]'")
 config.environment["PATH"] = f"{BIN}:{config.environment['PATH']}"
-config.environment["PYTHONDONTWRITEBYTECODE"] = "1"
 if path := os.environ.get("PYTHONPATH"):  # another checkout than the installed one
     config.environment["PYTHONPATH"] = path
 

@@ -5,6 +5,7 @@ A bundle is a zip whose members are stored, never compressed:
     manifest.json          what is inside (`Manifest`)
     modules/<target>.vmfb  one compiled module per target
     ir/<name>.mlir         the programs it was compiled from
+    signatures.json        who signed the manifest, if anybody did (`pcp.signing`)
 
 The manifest holds the size and the SHA-256 of every other member; the zip's
 comment holds the SHA-256 of the manifest. Reading checks all of them, and that
@@ -22,13 +23,13 @@ import re
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from pydantic import ValidationError
 
-from pcp import outside, strict_json
+from pcp import outside, signing, strict_json
 from pcp.errors import BundleError
 from pcp.manifest import (
     DTYPE_BITS,
@@ -91,6 +92,8 @@ class Bundle:
 
     manifest: Manifest
     members: Mapping[str, bytes]
+    signatures: tuple[signing.Signature, ...] = ()
+    """Of `digest`; whether they are good is for who trusts to check."""
 
     def __repr__(self) -> str:
         """One line, without the bytes."""
@@ -117,6 +120,10 @@ class Bundle:
     def digest(self) -> str:
         """SHA-256 of the manifest: it names the bundle's whole contents."""
         return sha256(manifest_bytes(self.manifest))
+
+    def signed(self, signature: signing.Signature) -> Self:
+        """The same bundle, with one signature more."""
+        return replace(self, signatures=(*self.signatures, signature))
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -156,7 +163,9 @@ class Bundle:
         manifest = manifest_bytes(self.manifest)
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-            for name, content in [(MANIFEST, manifest), *sorted(self.members.items())]:
+            signed = [(signing.MEMBER, signing.dump(self.signatures))]
+            members = [(MANIFEST, manifest), *sorted(self.members.items())]
+            for name, content in [*members, *(signed if self.signatures else [])]:
                 entry = zipfile.ZipInfo(name, _EPOCH)
                 entry.external_attr = 0o644 << 16
                 archive.writestr(entry, content)
@@ -213,6 +222,7 @@ class Bundle:
     @classmethod
     def _from_archive(cls, archive: zipfile.ZipFile, source: str) -> Self:
         entries = _entries(archive, source)
+        signatures = _signatures(archive, entries.pop(signing.MEMBER, None), source)
         manifest = _read_manifest(archive, entries, source)
         missing = sorted(set(manifest.members) - set(entries))
         unknown = sorted(set(entries) - set(manifest.members) - {MANIFEST})
@@ -225,7 +235,7 @@ class Bundle:
             name: _read_member(archive, entries[name], member, source)
             for name, member in sorted(manifest.members.items())
         }
-        return cls(manifest, members)
+        return cls(manifest, members, signatures)
 
 
 def sha256(content: bytes) -> str:
@@ -264,12 +274,25 @@ def _entries(archive: zipfile.ZipFile, source: str) -> dict[str, zipfile.ZipInfo
     if len(entries) != len(listed):
         raise BundleError(f"{source}: tampered bundle: two members have one name")
     for name, entry in entries.items():
-        if name != MANIFEST:
+        if name not in (MANIFEST, signing.MEMBER):
             _check_member_name(name, source)
         stored = entry.compress_type == zipfile.ZIP_STORED
         if not stored or entry.compress_size != entry.file_size or entry.flag_bits & 1:
             raise BundleError(f"{source}: tampered bundle: {name!r} is not stored")
     return entries
+
+
+def _signatures(
+    archive: zipfile.ZipFile, entry: zipfile.ZipInfo | None, source: str
+) -> tuple[signing.Signature, ...]:
+    if entry is None:
+        return ()
+    if entry.file_size > signing.MAX_BYTES:
+        raise BundleError(f"{source}: {entry.file_size} bytes of signatures")
+    try:
+        return signing.parse(archive.read(entry))
+    except ValueError as error:
+        raise BundleError(f"{source}: tampered bundle: {error}") from error
 
 
 def _read_manifest(

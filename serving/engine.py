@@ -3,6 +3,7 @@
 It is the same for one device and for a mesh of them; what computes its calls differs.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from pcp.runtime.program.executor import Program
 from pcp.serving import weights
 from pcp.serving.cached_model import CachedModel, Shapes
 from pcp.serving.frames import Order
-from pcp.serving.interface import Sampled, Tick
+from pcp.serving.interface import Prepared, Sampled, Tick
 from pcp.serving.planning import Planned, Slots
 from pcp.serving.sampling import NOT_FINITE, sample
 
@@ -29,6 +30,14 @@ class Executor(Protocol):
 
     def recover(self) -> None:
         """Be ready again after `EngineLost`."""
+        ...
+
+    def prepare(self, folder: str) -> Prepared:
+        """See `Engine.prepare`."""
+        ...
+
+    def swap(self, prepared: Any) -> None:
+        """Serve what `prepare` gave, with empty caches."""
         ...
 
     def close(self) -> None:
@@ -82,6 +91,16 @@ class SlotEngine:
         self._executor.recover()
         self._broken.clear()
 
+    def prepare(self, folder: str) -> Prepared:
+        """See `Engine.prepare`."""
+        return self._executor.prepare(folder)
+
+    def swap(self, prepared: Prepared) -> None:
+        """See `Engine.swap`."""
+        self._slots.empty()
+        self._executor.swap(prepared)
+        self._broken.clear()
+
     def close(self) -> None:
         """See `Engine.close`."""
         self._executor.close()
@@ -92,6 +111,17 @@ class SlotEngine:
         return own | self._executor.describe()
 
 
+@dataclass(frozen=True)
+class Values:
+    """Weights of a folder, in this process's memory."""
+
+    folder: Path
+    values: dict[str, np.ndarray]
+
+    def close(self) -> None:
+        """Nothing is held but memory."""
+
+
 class OneDevice:
     """The executor of a program that one device of this process runs."""
 
@@ -100,10 +130,14 @@ class OneDevice:
     ) -> None:
         self.shapes = Shapes.of(bundle.manifest)
         function = bundle.manifest.function(self.shapes.prefill[0].name)
-        wanted = weights.parameters(function.inputs)
-        values = dict(weights.read(weights.mapped(folder), wanted, folder))
-        self.model = CachedModel(Program.load(bundle, device), values, slots)
-        self._device = device
+        self._wanted = weights.parameters(function.inputs)
+        read = self._read(Path(folder))
+        self.model = CachedModel(Program.load(bundle, device), read.values, slots)
+        self._device, self._folder = device, read.folder
+
+    def _read(self, folder: Path) -> "Values":
+        files = weights.mapped(folder)
+        return Values(folder, dict(weights.read(files, self._wanted, folder)))
 
     def carry_out(self, order: Order) -> list[np.ndarray | None]:
         """See `Executor.carry_out`."""
@@ -120,6 +154,17 @@ class OneDevice:
         for slot in range(self.model.slots):
             self.model.clear(slot)
 
+    def prepare(self, folder: str) -> "Values":
+        """See `Engine.prepare`."""
+        weights.check_same_model(self._folder, folder)
+        return self._read(Path(folder))
+
+    def swap(self, prepared: "Values") -> None:
+        """See `Engine.swap`."""
+        self.model.take(prepared.values)
+        self._folder = prepared.folder
+        self.recover()
+
     def close(self) -> None:
         """Release the device's memory."""
         self.model.close()
@@ -130,6 +175,7 @@ class OneDevice:
             "mesh": {},
             "ranks": [{"rank": 0, "device": self._device, "alive": True}],
             "epoch": 0,
+            "weights": str(self._folder),
             "weight_bytes": self.model.weight_bytes,
             "cache_bytes": self.model.cache_bytes,
         }

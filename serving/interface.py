@@ -96,6 +96,14 @@ class Sampled:
     top: tuple[tuple[int, float], ...] = ()
 
 
+class Prepared(Protocol):
+    """Other weights that an engine has read, and can serve at once."""
+
+    def close(self) -> None:
+        """Nobody will serve them."""
+        ...
+
+
 class EngineLost(RuntimeFault):
     """A tick failed on all ranks. After `Engine.recover` every slot is empty."""
 
@@ -128,6 +136,17 @@ class Engine(Protocol):
 
     def recover(self) -> None:
         """Be ready again after `EngineLost`, with empty slots."""
+        ...
+
+    def prepare(self, folder: str) -> Prepared:
+        """Read other weights of the same model, from any thread, while ticks go on.
+
+        `ConfigError` names what does not fit.
+        """
+        ...
+
+    def swap(self, prepared: Any) -> None:
+        """Serve what `prepare` gave from now on, with empty slots."""
         ...
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ and meet where rank 0 listens, in the next one; they keep their program and weig
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,14 @@ _PAUSE = 0.2
 Log = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class Read:
+    """A rank's part of the weights, and what all ranks compare."""
+
+    values: dict[str, np.ndarray]
+    fingerprint: np.ndarray
+
+
 class Member:
     """The part of rank `rank`; `join` makes it a member of a world."""
 
@@ -44,20 +53,30 @@ class Member:
         manifest = bundle.manifest
         self.shapes = Shapes.of(manifest)
         self.mesh = manifest.partition_mesh()
-        self.rank, self.bundle = rank, bundle
+        self.rank, self.bundle, self._count = rank, bundle, slots
         whole = manifest.function(self.shapes.prefill[0].name)
-        wanted = weights.parameters(whole.inputs)
-        part = shards.Part(self.mesh, rank)
-        files = shards.files(folder, part)
-        values = dict(shards.read(files, wanted, folder, part))
-        said = f"{bundle.digest}\0{slots}\0".encode() + files.fingerprint
-        self._fingerprint = np.frombuffer(weights.digest(said), np.uint8)
+        self._wanted = weights.parameters(whole.inputs)
+        read = self.read(folder)
         named = self.mesh.devices[rank]
         program = Program.load(bundle, device, member=named)
-        self.model = CachedModel(program, values, slots)
+        self.model = CachedModel(program, read.values, slots)
+        self._fingerprint = read.fingerprint
         self._whole_logits = whole.results[0].layout.is_replicated
         self.world: Communicator | None = None
         self._groups: MeshGroups | None = None
+
+    def read(self, folder: str | Path) -> "Read":
+        """This rank's part of the weights of a folder."""
+        part = shards.Part(self.mesh, self.rank)
+        files = shards.files(folder, part)
+        values = dict(shards.read(files, self._wanted, folder, part))
+        said = f"{self.bundle.digest}\0{self._count}\0".encode() + files.fingerprint
+        return Read(values, np.frombuffer(weights.digest(said), np.uint8))
+
+    def take(self, read: "Read") -> None:
+        """Serve these weights in the next world."""
+        self.model.take(read.values)
+        self._fingerprint = read.fingerprint
 
     def join(self, world: Communicator) -> None:
         """Be a member of a world, with empty slots.

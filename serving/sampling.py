@@ -9,7 +9,7 @@ from the request's seed, the position and v alone (Threefry-2x32-20, Salmon et a
 result.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,10 @@ from pcp.serving.interface import Sampled, Sampling
 Logits = np.ndarray
 NOT_FINITE = -1
 """In place of a token, where the model's numbers are no numbers."""
+_NEAR = 8.0
+"""Below the largest logit: among those so near is one that is large with its noise."""
+_REACHES = (4.0, 8.0, 16.0)
+"""Below the largest logit: where cuts by rank are sought first."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +117,12 @@ def chosen(logits: Logits, sampling: Sampling, history: History) -> int:
         return int(np.argmax(logits))
     logits = logits / np.float32(sampling.temperature)
     left = kept(logits, sampling)
-    position = len(history.tokens)
-    noise = gumbel(sampling.seed, position, left)
-    return int(left[np.argmax(logits[left] + noise)])
+    values, place = logits[left], (sampling.seed, len(history.tokens))
+    # Noise is costly: it is made for those alone that it can make the largest.
+    near = np.flatnonzero(values >= values.max() - np.float32(_NEAR))
+    best = (values[near] + gumbel(*place, left[near])).max()
+    near = np.flatnonzero(values + LARGEST_NOISE >= best)
+    return int(left[near[np.argmax(values[near] + gumbel(*place, left[near]))]])
 
 
 def kept(logits: Logits, sampling: Sampling) -> np.ndarray:
@@ -130,17 +137,33 @@ def kept(logits: Logits, sampling: Sampling) -> np.ndarray:
     if sampling.min_p:
         share = np.exp(values - values.max())
         left, values = _where(share >= np.float32(sampling.min_p), left, values)
-    if 0 < sampling.top_k < len(left):
-        least = np.partition(values, -sampling.top_k)[-sampling.top_k]
+    if 0 < (k := sampling.top_k) < len(left):
+        near = _upper(values, lambda near: len(near) >= k)
+        least = np.partition(values[near], -k)[-k]
         left, values = _where(values >= least, left, values)
     if sampling.top_p < 1:
-        order = np.argsort(-values, kind="stable")
-        share = np.exp(values[order] - values[order[0]])
-        share /= share.sum()
-        before = np.cumsum(share) - share
-        count = max(1, int(np.count_nonzero(before < np.float32(sampling.top_p))))
-        left = np.sort(left[order[:count]])
+        left = left[_nucleus(values, sampling.top_p)]
     return left
+
+
+def _nucleus(values: Logits, p: float) -> np.ndarray:
+    """The fewest most probable ones whose sum is at least p, ascending."""
+    share = np.exp(values - values.max())
+    wanted = p * share.sum(dtype=np.float64)
+    near = _upper(values, lambda near: share[near].sum(dtype=np.float64) > wanted)
+    order = near[np.argsort(-values[near], kind="stable")]
+    ordered = share[order].astype(np.float64)
+    before = np.cumsum(ordered) - ordered
+    return np.sort(order[: max(1, int(np.count_nonzero(before < wanted)))])
+
+
+def _upper(values: Logits, enough: Callable[[np.ndarray], bool]) -> np.ndarray:
+    """The largest values, until they are enough: to sort few is fast."""
+    for reach in _REACHES:
+        near = np.flatnonzero(values >= values.max() - np.float32(reach))
+        if enough(near):
+            return near
+    return np.arange(len(values))
 
 
 def _where(taken: np.ndarray, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -166,15 +189,25 @@ def most_probable(logprobs: Logits, count: int) -> list[int]:
 
 
 def gumbel(seed: int, position: int, tokens: np.ndarray) -> np.ndarray:
-    """-log(-log u) for each token, u one of 2^24 equally likely numbers in (0, 1)."""
+    """The noise of each token, by `noise` of bits that follow from the three alone."""
     words = (np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32))
     places = np.full(len(tokens), position, np.uint32)
     bits, _ = threefry(words, (places, tokens.astype(np.uint32)))
+    return noise(bits)
+
+
+def noise(bits: np.ndarray) -> np.ndarray:
+    """-log(-log u), u one of 2^23 equally likely numbers in (0, 1), by 32 bits each.
+
+    Of 2^24 the last one would be 1 in f32, and its noise infinite.
+    """
     uniform = (
-        (bits >> np.uint32(8)).astype(np.float32) + np.float32(0.5)
-    ) * np.float32(2.0**-24)
+        (bits >> np.uint32(9)).astype(np.float32) + np.float32(0.5)
+    ) * np.float32(2.0**-23)
     return -np.log(-np.log(uniform))
 
+
+LARGEST_NOISE = noise(np.array([0xFFFFFFFF], np.uint32))[0]
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 

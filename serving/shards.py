@@ -68,16 +68,31 @@ def read(
     found: Files, wanted: Sequence[TensorSpec], source: str | Path, part: Part
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Name and value of each of a member's parameters; `wanted` has the whole's."""
-    if not found.cut:
-        yield from weights.read(found.tensors, wanted, source, part.mesh, part.place)
-        return
+    local, mesh, place = _sought(found, wanted, part)
+    yield from weights.read(found.tensors, local, source, mesh, place)
+
+
+def check(
+    found: Files, wanted: Sequence[TensorSpec], source: str | Path, part: Part
+) -> None:
+    """`ConfigError` for what `read` would refuse; nothing is read."""
+    local, mesh, place = _sought(found, wanted, part)
+    weights.views(found.tensors, local, source, mesh, place)
+
+
+def _sought(
+    found: Files, wanted: Sequence[TensorSpec], part: Part
+) -> tuple[Sequence[TensorSpec], Mesh | None, Mapping[str, int] | None]:
+    """What is sought in the files: parts of the whole, or the part that they are."""
     place = dict(part.place)
+    if not found.cut:
+        return wanted, part.mesh, place
     shapes = [spec.layout.local_shape(spec.shape, part.mesh, place) for spec in wanted]
     local = [
         spec.model_copy(update={"shape": shape, "sharding": ()})
         for spec, shape in zip(wanted, shapes, strict=True)
     ]
-    yield from weights.read(found.tensors, local, source)
+    return local, None, None
 
 
 def write(

@@ -1,59 +1,64 @@
 """The executor of a program that is spread over ranks, each a process of its own.
 
 Rank 0 is here: it tells the others what to do, computes its own part and has the
-logits. A rank that is lost fails the order on all of them; `recover` starts it again,
-and all meet in a new world, whose number is the epoch. Ranks that live keep their
-program and their weights.
+logits. A rank that is lost fails the order on all of them; in `recover` a spare takes
+its place, or it is started again, and all meet in a new world, whose number is the
+epoch. Ranks that live keep their program and their weights.
 """
 
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from pcp.bundle import Bundle
-from pcp.errors import PeerLost, RuntimeFault, StateMismatch
+from pcp.errors import ConfigError, PeerLost, RuntimeFault, StateMismatch
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.group.rendezvous import Rendezvous
+from pcp.serving import weights
 from pcp.serving.engine import SlotEngine
 from pcp.serving.frames import Order
 from pcp.serving.interface import EngineLost
-from pcp.serving.member import PATIENCE, Log, Member
+from pcp.serving.member import PATIENCE, Log, Member, Read
+from pcp.serving.spares import Process, Spare, Spares
 
 _STOP_SECONDS = 5.0
+_ATTEMPTS = 3
+"""To meet: a rank may die while they do; behind the second one all begin anew."""
 _LOOK_SECONDS = 0.1
 
 
-class Process(Protocol):
-    """A rank's process; `subprocess.Popen` is one."""
-
-    pid: int
-
-    def poll(self) -> int | None:
-        """The exit code, once it has ended."""
-        ...
-
-    def kill(self) -> None:
-        """End it at once."""
-        ...
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once it has ended; raises after `timeout` seconds."""
-        ...
+Spawn = Callable[[Path, int, str], Process]
+"""Starts the process of a rank, with the weights of a folder, which is to meet the
+others at an address."""
+StandBy = Callable[[Path, int], Spare]
+"""Starts a process that has the part of a rank, and waits to be one."""
 
 
-Spawn = Callable[[int, str], Process]
-"""Starts the process of a rank, which is to meet the others at an address."""
+@dataclass(frozen=True)
+class NextWorld:
+    """Ranks in reserve that have other weights, and rank 0's part of them."""
+
+    folder: Path
+    read: Read
+    ranks: Spares
+
+    def close(self) -> None:
+        """End those ranks."""
+        self.ranks.close()
 
 
 class Spread:
     """Rank 0 and what it knows of the others.
 
-    `spawn` starts them; without it they come by themselves, to `address`. `closed` is
-    called when none will be started any more.
+    `spawn` starts them; without it they come by themselves, to `address`. `stand_by`
+    starts one of `spares` in reserve. `closed` is called when none will be started any
+    more.
     """
 
     def __init__(
@@ -64,6 +69,8 @@ class Spread:
         slots: int,
         device: str = "local-task",
         spawn: Spawn | None = None,
+        stand_by: StandBy | None = None,
+        spares: int = 0,
         address: str = "127.0.0.1:0",
         patience: float = PATIENCE,
         log: Log = lambda _: None,
@@ -80,11 +87,18 @@ class Spread:
             closed()
             raise
         self.shapes = self.member.shapes
+        self._folder, self._stand_by = Path(folder), stand_by
+        self._spare_count = spares if stand_by else 0
+        self._spares = self._reserve(self._folder, self._spare_count)
         try:
             self._meet()
         except BaseException:
             self.close()
             raise
+
+    def _reserve(self, folder: Path, count: int) -> Spares:
+        start = _none if self._stand_by is None else partial(self._stand_by, folder)
+        return Spares(count, self.member.mesh.size, start, self._log)
 
     # --- worlds ---
 
@@ -109,6 +123,7 @@ class Spread:
         self.member.join(world)
         self.epoch += 1
         self._log(f"epoch {self.epoch}: {size} ranks serve, at {self._address}")
+        self._spares.tend(now=True)
 
     def _watch(self, host: Rendezvous, met: threading.Event) -> None:
         """Nobody waits for a rank that has ended."""
@@ -124,7 +139,8 @@ class Spread:
         if running is not None and rank not in self._lost and running.poll() is None:
             return
         self._end(rank)
-        self._processes[rank] = self._spawn(rank, self._address)
+        spare = self._spares.take(rank, self._address)
+        self._processes[rank] = spare or self._spawn(self._folder, rank, self._address)
 
     def _end(self, rank: int) -> None:
         if (running := self._processes.pop(rank, None)) is not None:
@@ -135,6 +151,7 @@ class Spread:
         """See `Executor.carry_out`; `EngineLost` when a rank was lost."""
         if self.member.world is None:
             raise EngineLost("a rank was lost; recover() first")
+        self._spares.tend()
         try:
             self.member.tell(order)
             return self.member.carry_out(order)
@@ -146,9 +163,9 @@ class Spread:
             raise EngineLost(f"{cause}; all slots are lost") from fault
 
     def recover(self) -> None:
-        """Form the next world; `EngineLost` if that fails twice."""
+        """Form the next world; `EngineLost` if that fails three times."""
         self.member.leave()
-        for last in (False, True):
+        for attempt in range(_ATTEMPTS):
             try:
                 self._meet()
                 return
@@ -156,13 +173,43 @@ class Spread:
                 raise
             except RuntimeFault as fault:
                 self.member.leave()
-                self._lost.update(self._processes)  # all begin anew
                 self._log(f"the ranks did not meet: {fault}")
-                if last:
+                if attempt + 1 == _ATTEMPTS:
                     raise EngineLost(f"the ranks do not meet: {fault}") from fault
+                if attempt + 2 == _ATTEMPTS:
+                    self._lost.update(self._processes)  # all begin anew
+
+    def prepare(self, folder: str) -> NextWorld:
+        """See `Engine.prepare`: a second set of ranks loads them beside the first."""
+        if self._stand_by is None:
+            raise ConfigError(
+                "the ranks came by themselves: start them anew with the other weights"
+            )
+        weights.check_same_model(self._folder, folder)
+        read = self.member.read(folder)
+        ranks = self._reserve(Path(folder), self.member.mesh.size - 1)
+        try:
+            ranks.tend(now=True)
+            ranks.until_loaded(self._patience)
+        except BaseException:
+            ranks.close()
+            raise
+        return NextWorld(Path(folder), read, ranks)
+
+    def swap(self, prepared: NextWorld) -> None:
+        """See `Engine.swap`: all ranks are lost, and the others take their places."""
+        self.member.leave()
+        for rank in list(self._processes):
+            self._end(rank)
+        self._spares.close()
+        self.member.take(prepared.read)
+        self._folder, self._spares = prepared.folder, prepared.ranks
+        self._spares.count = self._spare_count
+        self.recover()
 
     def close(self) -> None:
         """Stop the ranks and release everything."""
+        self._spares.close()
         try:
             if self.member.world is not None:
                 self.member.tell(Order(stop=True))
@@ -195,10 +242,16 @@ class Spread:
             "mesh": dict(self.member.mesh.axes),
             "address": self._address,
             "ranks": ranks,
+            "spares": self._spares.pids,
             "epoch": self.epoch,
+            "weights": str(self._folder),
             "weight_bytes": self.member.model.weight_bytes,
             "cache_bytes": self.member.model.cache_bytes,
         }
+
+
+def _none(rank: int) -> Spare:
+    raise AssertionError(f"nothing starts a spare of rank {rank}")
 
 
 def load(

@@ -40,6 +40,7 @@ LONG = {
     "docs/tutorials/a-worker-dies.md": "it trains twice",
     "docs/tutorials/jax.md": "JAX is imported",
     "docs/tutorials/pytorch.md": "torch is imported, and it trains",
+    "docs/tutorials/serve-it.md": "it compiles, and a server answers",
     "docs/tutorials/spread-a-model.md": "four processes",
     "docs/tutorials/two-machines.md": "it trains",
 }

@@ -37,6 +37,7 @@ QUESTIONS = (
     ("what happens when a worker dies", "tutorials/a-worker-dies.md", "kill -9"),
     ("how do I encrypt it", "training.md", "--tls-cert"),
     ("how do I spread a model", "tutorials/spread-a-model.md", "--sharding"),
+    ("how do I serve a model", "tutorials/serve-it.md", "pcp serve"),
     ("how do I choose a mesh", "planning.md", "pcp plan"),
     ("what is a lease", "glossary.md", "| lease |"),
     ("which keys has an experiment", "reference/experiment.md", "`outer_loop_steps`"),

@@ -30,6 +30,7 @@ from pcp.passes.training.optimizers import spec as optimizers
 from pcp.passes.training.optimizers.spec import Imported
 from pcp.tools import extension
 from pcp.tools.support import optax_optimizer
+from pcp.tools.support.cache_folder import OFF
 from pcp.training.config.experiment import given
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def from_hf(
     result: int | str | None = None,
     phases: Sequence[str] = (),
     context: int | Sequence[int] = 0,
+    weights: str = "f32",
     **inputs: Any,
 ) -> ir.Module:
     """Export the model of a folder that transformers' `save_pretrained` wrote.
@@ -123,10 +125,11 @@ def from_hf(
 
     With `phases`, as `["prefill:32", "decode:1,4"]`, the program is one to serve:
     functions `prefill_32_256`, ... over a cache of `context` positions, made of
-    config.json alone, without torch. Several contexts give functions for each.
+    config.json alone, without torch. Several contexts give functions for each. The
+    weights of its products are `weights`: f32, bf16, f16, int8 or int4.
     """
     if phases:
-        return _decoder(folder, phases, context)
+        return _decoder(folder, phases, context, weights)
     from pcp.frontends.huggingface.exported import export
     from pcp.frontends.huggingface.tasks import Size
 
@@ -135,10 +138,14 @@ def from_hf(
 
 
 def _decoder(
-    folder: str | Path, wanted: Sequence[str], context: int | Sequence[int]
+    folder: str | Path,
+    wanted: Sequence[str],
+    context: int | Sequence[int],
+    weights: str,
 ) -> ir.Module:
     contexts = [context] if isinstance(context, int) else list(context)
-    return program.build(families.read(folder), program.phases(wanted, contexts))
+    chosen = program.phases(wanted, contexts)
+    return program.build(families.read(folder), chosen, weights=weights)
 
 
 def from_jax(
@@ -325,7 +332,8 @@ def compile(
     `mode` is "train", "grad" or "forward"; left out, it is "train" where that is
     possible. Further options are the fields of `pcp.compiler.options.CompileOptions`:
     `optimizer`, `algorithm="diloco{lr=0.7}"`, `mesh={"dp": 2}`, `memory="16GiB"`,
-    `sharding`, `zero`, `cluster`, ...; paths may be given as text.
+    `sharding`, `zero`, `cluster`, ...; paths may be given as text, and `cache="off"` is
+    none.
     """
     known = [field.name for field in fields(CompileOptions)]
     if unknown := [name for name in options if name not in known]:
@@ -333,6 +341,8 @@ def compile(
             f"pcp.compile has no option {unknown[0]!r}.{nearest(unknown[0], known)}"
         )
     names = (targets,) if isinstance(targets, str) else targets
+    if options.get("cache") == OFF:  # as for the commands
+        options["cache"] = None
     options |= {name: _path(name, options[name]) for name in PATHS & options.keys()}
     chosen = CompileOptions(
         targets=None if names is None else tuple(names), mode=mode, **options

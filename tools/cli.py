@@ -74,11 +74,16 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cache": ("pcp.tools.commands.cache", "the compiled modules that are kept"),
     "completion": ("pcp.tools.start.completion", "complete words in bash, zsh, fish"),
     "status": ("pcp.tools.commands.status", "what a run is doing"),
+    "cluster": (
+        "pcp.tools.commands.cluster",
+        "the shepherds and workers that are near",
+    ),
     "control": (
         "pcp.tools.commands.control",
         "pause, cancel, drain a worker, change H",
     ),
     "keys": ("pcp.tools.commands.keys", "identities, and who may be what in a run"),
+    "verify": ("pcp.tools.commands.verify", "who signed a bundle, checkpoint or run"),
     "ledger": (
         "pcp.tools.commands.ledger",
         "check a run's samples; make its rounds again",

@@ -46,7 +46,8 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.groups, self.size = heads, groups, width // heads
         self.query = nn.Linear(width, width, bias=False)
-        self.key_value = nn.Linear(width, 2 * groups * self.size, bias=False)
+        self.key = nn.Linear(width, groups * self.size, bias=False)
+        self.value = nn.Linear(width, groups * self.size, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         cos, sin = rotary(self.size, block_size)
         self.register_buffer("cos", cos, persistent=False)
@@ -56,8 +57,8 @@ class Attention(nn.Module):
         batch, time, width = x.shape
         query = self.query(x).view(batch, time, self.heads, self.size)
         key, value = (
-            part.view(batch, time, self.groups, self.size).transpose(1, 2)
-            for part in self.key_value(x).chunk(2, -1)
+            part(x).view(batch, time, self.groups, self.size).transpose(1, 2)
+            for part in (self.key, self.value)
         )
         cos, sin = self.cos[:time], self.sin[:time]
         query = rotate(query.transpose(1, 2), cos, sin)

@@ -128,3 +128,34 @@ func.func @two_spellings_of_a_mean(%x: tensor<4x3xf32>, %sum: tensor<3xf32>) -> 
   %6 = stablehlo.subtract %x, %5 : tensor<4x3xf32>
   return %2, %6 : tensor<4x3xf32>, tensor<4x3xf32>
 }
+
+// -----
+
+// What a rectifier lets through says which of its inputs were at most zero.
+// CHECK-LABEL: @rectified
+// CHECK: %[[Y:.*]] = stablehlo.select {{.*}}, {{.*}}, %arg0
+// CHECK: %[[T:.*]] = stablehlo.compare LE, %[[Y]]
+// CHECK: stablehlo.select %[[T]], {{.*}}, %arg1
+func.func @rectified(%x: tensor<4xf32>, %g: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<4xf32>
+  %p = stablehlo.compare LE, %x, %zero, FLOAT : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
+  %y = stablehlo.select %p, %zero, %x : tensor<4xi1>, tensor<4xf32>
+  %z = stablehlo.select %p, %zero, %g : tensor<4xi1>, tensor<4xf32>
+  return %y, %z : tensor<4xf32>, tensor<4xf32>
+}
+
+// -----
+
+// Below a bound that is not zero, the rectifier's result is not.
+// CHECK-LABEL: @bounded
+// CHECK: %[[P:.*]] = stablehlo.compare LE, %arg0
+// CHECK: stablehlo.select %[[P]], {{.*}}, %arg0
+// CHECK: stablehlo.select %[[P]], {{.*}}, %arg1
+func.func @bounded(%x: tensor<4xf32>, %g: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<4xf32>
+  %one = stablehlo.constant dense<1.0> : tensor<4xf32>
+  %p = stablehlo.compare LE, %x, %one, FLOAT : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
+  %y = stablehlo.select %p, %zero, %x : tensor<4xi1>, tensor<4xf32>
+  %z = stablehlo.select %p, %zero, %g : tensor<4xi1>, tensor<4xf32>
+  return %y, %z : tensor<4xf32>, tensor<4xf32>
+}

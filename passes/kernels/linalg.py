@@ -1,11 +1,27 @@
 """Contractions as `linalg` ops with the schedule that IREE is to follow."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.kernels.contractions import Contraction
 from pcp.passes.kernels.tiles import KernelTiles
+
+REGION = "flow.dispatch.region"
+"""IREE's own op around what is to be one kernel."""
+
+
+@contextmanager
+def foreign(context: ir.Context) -> Iterator[None]:
+    """Let the context take IREE's own ops and attributes meanwhile."""
+    before = context.allow_unregistered_dialects
+    context.allow_unregistered_dialects = True
+    try:
+        yield
+    finally:
+        context.allow_unregistered_dialects = before
 
 
 def product(
@@ -35,21 +51,28 @@ def turned(value: ir.Value) -> ir.Value:
     """
     element = hlo.element_type(value)
     type_ = hlo.tensor(hlo.shape_of(value)[::-1], element)
+
+    def transpose() -> ir.Value:
+        permutation = ir.DenseI64ArrayAttr.get([1, 0])
+        operands = [value, _empty(type_)]
+        op = hlo.op("linalg.transpose", operands, [type_], 1, permutation=permutation)
+        _body(op, [element] * 2, multiply=False)
+        return op.result
+
+    return kernel(type_, transpose)
+
+
+def kernel(type_: ir.Type, build: Callable[[], ir.Value]) -> ir.Value:
+    """What `build` makes, in a kernel of its own; the context takes IREE's ops."""
     region = hlo.op(
-        "flow.dispatch.region",
+        REGION,
         [],
         [type_],
         regions=2,
         operandSegmentSizes=ir.DenseI32ArrayAttr.get([0, 0]),
     )
     with ir.InsertionPoint(region.regions[0].blocks.append()):
-        into = _empty(type_)
-        permutation = ir.DenseI64ArrayAttr.get([1, 0])
-        op = hlo.op(
-            "linalg.transpose", [value, into], [type_], 1, permutation=permutation
-        )
-        _body(op, [element] * 2, multiply=False)
-        hlo.op("flow.return", [op.result], [])
+        hlo.op("flow.return", [build()], [])
     return region.result
 
 

@@ -8,7 +8,7 @@ from pcp.passes.core.base import Pass
 from pcp.passes.core.rewriting import before, operations
 from pcp.passes.core.rewriting import replace as put
 from pcp.passes.kernels.contractions import contraction_of
-from pcp.passes.kernels.linalg import product, turned
+from pcp.passes.kernels.linalg import foreign, product, turned
 from pcp.passes.kernels.tiles import tiles_for, turns
 
 #: Transposed right operands, by the value and the block where it is needed.
@@ -20,7 +20,8 @@ class ScheduleKernels(Pass):
     """Write f32 products as `linalg` ops that carry IREE's tiles.
 
     Assumes what pcp-legalize leaves; `vector` is the bits of the processor's vector
-    registers. Where the table of `passes/kernels/tiles.py` has nothing for a product,
+    registers, `far` the steps of a sum side by side where rows of the right operand lie
+    4 KiB apart. Where the table of `passes/kernels/tiles.py` has nothing for a product,
     it stays a dot_general, and IREE chooses. Sums add in the order of their terms.
     With wide registers a transposed right operand, as a linear layer's weights are, is
     transposed in memory first: once for all products of a block, by a kernel of its
@@ -37,19 +38,15 @@ class ScheduleKernels(Pass):
 
     name = "pcp-schedule-kernels"
     vector: int
+    far: int = 1
 
     def run(self, module: ir.Module) -> None:
         """Rewrite `module` in place."""
-        context = module.context
-        unregistered = context.allow_unregistered_dialects
-        context.allow_unregistered_dialects = True  # the attributes are IREE's own
-        try:
+        with foreign(module.context):
             found: Turned = {}
             for op in operations(module):
                 if op.name == "stablehlo.dot_general" and _is_f32(op):
                     self._schedule(op, found)
-        finally:
-            context.allow_unregistered_dialects = unregistered
 
     def _schedule(self, op: ir.Operation, found: Turned) -> None:
         shape = contraction_of(op)
@@ -57,7 +54,7 @@ class ScheduleKernels(Pass):
             return
         turn = turns(shape, self.vector)
         final = replace(shape, form="NN") if turn else shape
-        if (tiles := tiles_for(final, self.vector)) is None:
+        if (tiles := tiles_for(final, self.vector, self.far)) is None:
             return
         with before(op):
             left = _as(op.operands[0], shape.left)

@@ -46,14 +46,17 @@ def turns(shape: Contraction, vector_bits: int) -> bool:
     return wide and shape.form == "NT" and shape.rows >= LEAST_TURNED
 
 
-def tiles_for(shape: Contraction, vector_bits: int) -> KernelTiles | None:
-    """The tiles of a product, or None, which leaves it to IREE."""
+def tiles_for(shape: Contraction, vector_bits: int, far: int = 1) -> KernelTiles | None:
+    """The tiles of a product, or None, which leaves it to IREE.
+
+    `far`: steps side by side where rows of the right operand lie 4 KiB apart.
+    """
     if shape.form[1] == "T" or shape.depth < 1:
         return None
     for rows, columns in REGISTER_TILES.get(vector_bits, ()):
         if shape.rows % rows == 0 and shape.columns % columns == 0 and shape.size:
             parts = _part(shape.rows, rows), _part(shape.columns, columns)
-            return KernelTiles(*parts, rows, columns, _unrolling(shape))
+            return KernelTiles(*parts, rows, columns, _unrolling(shape, far))
     return None
 
 
@@ -62,10 +65,12 @@ def _part(extent: int, tile: int) -> int:
     return max(n for n in range(tile, PART + 1, tile) if extent % n == 0)
 
 
-def _unrolling(shape: Contraction) -> int:
+def _unrolling(shape: Contraction, far: int) -> int:
     """Steps of the reduction side by side: they share loads of the left operand.
 
-    Rows of the right one that lie 4 KiB apart evict each other from the first cache.
+    Rows of the right one that lie 4 KiB apart evict each other from the first cache,
+    which some processors mind more than others.
     """
     aliased = shape.form == "NN" and shape.columns % 1024 == 0
-    return 1 if aliased or shape.depth % 4 else 4
+    steps = far if aliased else 4
+    return 1 if shape.depth % steps else steps

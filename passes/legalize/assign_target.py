@@ -2,8 +2,8 @@
 
 The module gets `hal.device.targets`, which IREE reads. For most targets it is
 an alias of the driver, and flags of IREE's say which chip (`compiler/targets.py`).
-NVIDIA's Hopper chips are missing from those flags, so their description stands
-here in full.
+NVIDIA's chips from Hopper on are missing from those flags, so their description
+stands here in full.
 """
 
 from dataclasses import dataclass
@@ -12,18 +12,32 @@ from pcp.dialect.bindings import ir
 from pcp.errors import PassError, nearest
 from pcp.passes.core.base import Pass
 
-ROCM = ("gfx908", "gfx90a", "gfx942", "gfx1100")
+PROCESSORS = ("cpu", "aarch64")
+"""Families of which a target may name a member: `cpu:<llvm cpu>`."""
+ROCM = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1200", "gfx1201")
 CUDA = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_87", "sm_89")
 
 
-def _hopper(arch: str) -> str:
-    """A device with compute capability 9.0.
+#: Chips of NVIDIA that IREE's flag does not know: the PTX that has them, and the shared
+#: memory that a block may have, in bytes.
+DESCRIBED = {
+    "sm_90": (84, 232448),
+    "sm_90a": (84, 232448),
+    "sm_100": (86, 232448),
+    "sm_100a": (86, 232448),
+    "sm_120": (87, 101376),
+    "sm_120a": (87, 101376),
+}
 
-    The figures are NVIDIA's for it: 227 KiB of shared memory a block, warps of
-    32, 1024 threads a block, grids up to 2^31 - 1 by 65535 by 65535. PTX 8.4
-    knows `sm_90a`. The matrix instructions are the ones of sm_80 that IREE can
-    emit; Hopper runs them.
+
+def _described(arch: str) -> str:
+    """A device of NVIDIA with compute capability 9.0 or later.
+
+    The figures are NVIDIA's: warps of 32, 1024 threads a block, grids up to 2^31 - 1
+    by 65535 by 65535. The matrix instructions are the ones of sm_80 that IREE can
+    emit; later chips run them.
     """
+    ptx, shared = DESCRIBED[arch]
     sync = "NV_MMA_SYNC_F32_16x8x16_F16", "NV_MMA_SYNC_F16_16x8x16_F16"
     bf16 = ("NV_MMA_SYNC_F32_16x8x16_BF16",)
     wmma = "NV_WMMA_F32_16x16x16_F16", "NV_WMMA_F16_16x16x16_F16"
@@ -36,11 +50,11 @@ def _hopper(arch: str) -> str:
         "subgroup_size_choices": "[32]",
         "max_workgroup_sizes": "[1024, 1024, 1024]",
         "max_thread_count_per_workgroup": "1024",
-        "max_workgroup_memory_bytes": "232448",
+        "max_workgroup_memory_bytes": str(shared),
         "max_workgroup_counts": "[2147483647, 65535, 65535]",
     }
     wgp = ", ".join(f"{key} = {value}" for key, value in fields.items())
-    info = f'#iree_gpu.target<arch = "{arch}", features = "+ptx84", wgp = <{wgp}>>'
+    info = f'#iree_gpu.target<arch = "{arch}", features = "+ptx{ptx}", wgp = <{wgp}>>'
     target = (
         '#hal.executable.target<"cuda", "cuda-nvptx-fb", '
         f"{{iree_codegen.target_info = {info}}}>"
@@ -53,10 +67,9 @@ def _alias(driver: str) -> str:
 
 
 DEVICES: dict[str, str] = {
-    "cpu": _alias("local"),
+    **dict.fromkeys(PROCESSORS, _alias("local")),
     **dict.fromkeys(CUDA, _alias("cuda")),
-    "sm_90": _hopper("sm_90"),
-    "sm_90a": _hopper("sm_90a"),
+    **{arch: _described(arch) for arch in DESCRIBED},
     **dict.fromkeys(ROCM, _alias("hip")),
     "vulkan": _alias("vulkan"),
     "metal": _alias("metal"),
@@ -90,7 +103,7 @@ class AssignTarget(Pass):
 def device_attribute(target: str) -> str:
     """The `hal.device.targets` element of a target, or `PassError`."""
     family, _, chip = target.partition(":")
-    if family not in DEVICES or (chip and family != "cpu"):
+    if family not in DEVICES or (chip and family not in PROCESSORS):
         raise PassError(
             f"pcp-assign-target: unknown target {target!r} "
             f"(known: {', '.join(DEVICES)}, cpu:<llvm cpu>)." + nearest(target, DEVICES)

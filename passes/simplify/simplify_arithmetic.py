@@ -305,6 +305,31 @@ def select(op: ir.Operation, options: Options) -> Values | None:
         return [left if known else right]
     if (inner := _operand_of(predicate, "not")) is not None:
         return [hlo.select(inner, right, left)]
+    if (after := _rectified(op)) is not None:
+        test = hlo.compare("LE", after, hlo.zeros(after.type))
+        return [hlo.select(test, left, right)]
+    return None
+
+
+def _rectified(op: ir.Operation) -> ir.Value | None:
+    """`select(x <= 0, 0, x)` of an earlier op with the predicate that `op` has.
+
+    It is at most 0 where x is, so that a derivative need not keep x as well.
+    """
+    predicate, test = op.operands[0], defining(op.operands[0], "compare")
+    if test is None or folding.direction(test) != "LE":
+        return None
+    x, bound = test.operands
+    if not hlo.is_float(hlo.element_type(x)) or not _is_zero(bound):
+        return None
+    if "TOTALORDER" in str(hlo.attribute(test, "compare_type")):
+        return None
+    for use in predicate.uses:
+        other = use.owner.operation
+        if other.name != "stablehlo.select" or other.block != op.block:
+            continue
+        if _is_zero(other.operands[1]) and other.operands[2] == x:
+            return other.result if other.is_before_in_block(op) else None
     return None
 
 

@@ -39,6 +39,7 @@ from pcp.errors import (
     RuntimeFault,
     Timeout,
 )
+from pcp.runtime.collectives.compiled_moves import Carriers
 from pcp.runtime.collectives.descriptor import (
     difference,
     open_payload,
@@ -66,6 +67,10 @@ class Members(Ahead, Protocol):
 
     def suits(self, peer: int) -> int:
         """The bytes of the largest payload that suits the link to a member."""
+        ...
+
+    def carriers(self, peers: Iterable[int]) -> Carriers | None:
+        """The loop and the links that a compiled loop may have; None if not all."""
         ...
 
     def recall(self, peer: int, tag: int, seq: int) -> None:

@@ -25,9 +25,10 @@ from pcp.runtime.collectives.zero_copy_reduce import (
 )
 from pcp.runtime.compression.codecs import Codec, codec
 from pcp.runtime.compression.error_feedback import ErrorFeedback
-from pcp.runtime.memory.buffer_pool import checked
-from pcp.runtime.memory.shared_arrays import ARRAYS
+from pcp.runtime.memory.buffer_pool import checked, overlap, spans
+from pcp.runtime.memory.shared_arrays import ARRAYS, Place
 from pcp.runtime.memory.shared_segment import SMALLEST
+from pcp.runtime.transport import mover
 from pcp.wire import EAGER_BYTES
 
 _COMPRESSIBLE = ("float32", "bfloat16", "float16")
@@ -98,7 +99,9 @@ class AllReduce(Tagged[NDArray]):
 class AllReduced(AllReduce):
     """The reduction of all members' arrays, a new array; `array` stays as it is.
 
-    With `donate` the result may take its place, where that saves a copy: with engines
+    `out`, an array like it that shares no memory with it, becomes the result, and holds
+    anything if the call fails. With `donate` the result may take the place of `array`,
+    where that saves a copy: with engines
     of other libraries. All else is as in `all_reduce`, the bits too. It is faster than
     `all_reduce`, since no result is copied when all have voted, most so on one machine
     for arrays of `shared_empty` and results of this call.
@@ -109,6 +112,7 @@ class AllReduced(AllReduce):
 
     _: KW_ONLY
     donate: bool = False
+    out: NDArray | None = None
 
     def operation(self, context: MemberContext, timeout: float) -> Operation:
         """The reduction, in a new array.
@@ -122,14 +126,14 @@ class AllReduced(AllReduce):
         along_the_ring = declared(array.nbytes, size) == "ring"
         zero_copy = along_the_ring and not chosen and array.nbytes >= SMALLEST
         if shared_scratch is None or not shared_scratch.possible or not zero_copy:
-            target = context.pool.new(array.shape, array.dtype)
+            target = self._target(array, context)
             return self._reduced(context, array, target, timeout, spec)
         chunks, through = (
             bounds(array.size, size),
             zero_copy_reduce_for(array.nbytes, size),
         )
         own = chunks[context.rank] if through is ZeroCopyReduce else (0, 0)
-        target, room = ARRAYS.placed(array.shape, array.dtype)
+        target, room = self._placed(array)
         return through(
             context.peers,
             facts_of("all_reduce", array, op=self.op) | context.ring_facts,
@@ -143,6 +147,31 @@ class AllReduced(AllReduce):
             room=room,
             order=context.ring,
         )
+
+    def _checked_out(self, array: NDArray) -> NDArray | None:
+        if self.out is None:
+            return None
+        out = checked(self.out, self.name, writable=True)
+        if (out.shape, out.dtype) != (array.shape, array.dtype):
+            raise UsageError(
+                f"out= is {out.dtype}{list(out.shape)}, and the array "
+                f"{array.dtype}{list(array.shape)}: give one like it, or leave out= out"
+            )
+        if overlap(spans(out), spans(array)):
+            raise UsageError("out= shares memory with the array: use all_reduce")
+        return out
+
+    def _target(self, array: NDArray, context: MemberContext) -> NDArray:
+        """The array of the result."""
+        out = self._checked_out(array)
+        return context.pool.new(array.shape, array.dtype) if out is None else out
+
+    def _placed(self, array: NDArray) -> tuple[NDArray, Place | None]:
+        """The array of the result, in memory that peers can write to if possible."""
+        out = self._checked_out(array)
+        if out is None:
+            return ARRAYS.placed(array.shape, array.dtype)
+        return out, ARRAYS.place(out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +270,7 @@ def into(array: NDArray) -> Callable[[NDArray], NDArray]:
 
     def write(result: NDArray) -> NDArray:
         if not np.may_share_memory(result, flat):  # else the result is there already
-            np.copyto(flat, result.reshape(-1))
+            mover.copy(flat, result.reshape(-1))
         return array
 
     return write

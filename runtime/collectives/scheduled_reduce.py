@@ -6,6 +6,7 @@ copied first: a member's own values are read where they are, once, and what is f
 is received in its place.
 """
 
+from array import array
 from collections.abc import Sequence
 from functools import partial
 from types import ModuleType
@@ -13,13 +14,20 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pcp.errors import ProtocolError
+from pcp.errors import PcpError, ProtocolError
+from pcp.runtime.collectives.compiled_moves import (
+    SEGMENT_BYTES,
+    CompiledMoves,
+    Work,
+    plan_fits,
+)
 from pcp.runtime.collectives.direct import Contribution, segment_bytes
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.schedule import MemberSchedule, Move
 from pcp.runtime.memory.buffer_pool import ScratchLease, octets
-from pcp.runtime.transport.frame import Header
+from pcp.runtime.transport.frame import Frame, Header, Kind, Unread, unpack_header
 from pcp.runtime.transport.incoming import Flow, Progress
+from pcp.runtime.transport.mover import BULK_BYTES
 
 _NO_SUM = ord("-")
 _SUMS = {
@@ -67,6 +75,13 @@ class _Inflow:
         scratch = of.spare(_PIECE_BYTES) if self._move.reduce else None
         self._scratch = scratch
         self._view = of.room(start, stop) if scratch is None else scratch.octets
+
+    def resume(self, unread: Unread, came: memoryview) -> None:
+        """Go on where the compiled loop was, with the bytes in its scratch memory."""
+        self._at, self._fill, self._left = unread.at, unread.fill, unread.left
+        if self._scratch is not None:
+            self._view[: unread.fill] = came[: unread.fill]
+            self._end()
 
     def receive(
         self, loops: ModuleType, descriptor: int, total: Any, budget: int
@@ -166,6 +181,8 @@ class ScheduledReduce(Operation):
         self._spare: list[_Buffer] = []
         self._full: set[int] = set()
         """The moves of which a large segment is on its way to the kernel."""
+        self._compiled: CompiledMoves | None = None
+        """The compiled loop, while it makes the moves."""
 
     def begin(self) -> None:
         count, wide = self._source.size, self._reduction.accumulator
@@ -183,14 +200,23 @@ class ScheduledReduce(Operation):
             self._work = _Buffer(self._lease.take(count, wide))
         moves, chunks = self._plan.moves, self._chunks
         # Of each move: up to where it is done, could be done by now, and goes.
-        self._at = [chunks[move.first][0] for move in moves]
+        self._at = array("q", [chunks[move.first][0] for move in moves])
         self._stop = [chunks[move.last - 1][1] for move in moves]
         both = zip(moves, self._at, self._stop, strict=True)
-        self._here = [stop if move.sends else at for move, at, stop in both]
-        self._missing = sum(self._stop) - sum(self._here)
+        here = [stop if move.sends else at for move, at, stop in both]
+        self._missing = sum(self._stop) - sum(here)
+        self._here = array("q", here)
+        if self._compile():
+            return
         for index, move in enumerate(moves):
             if move.sends and not move.after:
                 self._go_on(index)
+
+    def end(self, error: PcpError | None = None, value: Any = None) -> None:
+        compiled, self._compiled = self._compiled, None
+        if compiled is not None:
+            compiled.give_back(goes_on=False)
+        super().end(error, value)
 
     def place(self, peer: int, header: Header) -> memoryview:
         index, stop = self._due(peer, header)
@@ -248,6 +274,82 @@ class ScheduledReduce(Operation):
     def release(self) -> None:
         # After a failure a link may still be filling a segment.
         self._lease.settle(clean=self._voted and not self.pending.cancelled())
+
+    # For the compiled loop (`compiled_moves.Reduces`).
+
+    def _compile(self) -> bool:
+        """Leave the moves to the compiled loop, if they and the links suit it."""
+        moves, wide = self._plan.moves, self._reduction.accumulator
+        sizes = [stop - start for start, stop in self._chunks]
+        code = self.sum_code
+        large = min(sizes) * self.itemsize >= BULK_BYTES
+        if (
+            wide != self._dtype
+            or code is None
+            or not large
+            or not plan_fits(self._plan)
+        ):
+            return False
+        found = self.group.carriers({move.peer for move in moves})
+        if found is None:
+            return False
+        self._scratches = {peer: self.spare(_PIECE_BYTES) for peer in found[1]}
+        mean = self._size if self._reduction.op == "mean" else 0
+        work = Work(
+            self._values.octets,
+            self._out.octets,
+            self._at,
+            self._here,
+            self._stop,
+            [room.octets for room in self._scratches.values()],
+            (code, self.sum_travels, mean),
+            min(self._step, SEGMENT_BYTES // self.itemsize),
+        )
+        self._unsent += 1
+        key = self.tag, self.seq
+        self._compiled = CompiledMoves(self, self._plan, key, found, work)
+        self.timing.sent += self._unsent_bytes()
+        return True
+
+    def _unsent_bytes(self) -> int:
+        """The bytes of what this member has still to send."""
+        both = zip(self._plan.moves, self._at, self._stop, strict=True)
+        return self.itemsize * sum(stop - at for move, at, stop in both if move.sends)
+
+    def came(self, elements: int) -> None:
+        """Note elements that have come, and may go on."""
+        self._missing -= elements
+        self.timing.receive(elements * self.itemsize)
+
+    def opened_by(self, peer: int) -> bool:
+        """Whether data may go to this peer."""
+        return peer in self.opened
+
+    def resumed(self, peer: int, unread: Unread) -> Flow:
+        """The receiver of the rest of a frame that is partly received."""
+        nbytes = unpack_header(unread.header).length
+        stop = unread.start + nbytes // self.itemsize
+        flow = _Inflow(self, unread.move, unread.start, stop, nbytes)
+        flow.resume(unread, self._scratches[peer].octets)
+        self._placed[peer] = unread.move
+        self._flowing.add(peer)
+        return flow
+
+    def unsent(self, index: int, start: int, nbytes: int) -> Frame:
+        """The frame of a move that is partly sent."""
+        move, stop = self._plan.moves[index], start + nbytes // self.itemsize
+        payload = self._payload(move, start, stop)
+        self._unsent += 1
+        return self._frame(Kind.DATA, payload, move.round, start, self._was_sent)
+
+    def returned(self) -> None:
+        """Go on in Python; or all moves are done."""
+        self._compiled = None
+        self.timing.sent -= self._unsent_bytes()  # `send_data` counts them
+        for index, move in enumerate(self._plan.moves):
+            if move.sends:
+                self._send_on(index, move)
+        self._was_sent()
 
     # For segments that are taken as they come.
 
@@ -345,6 +447,8 @@ class ScheduledReduce(Operation):
 
     def _send_on(self, index: int, move: Move) -> None:
         """Send what is ready of a move, if it is worth it."""
+        if self._compiled is not None:
+            return
         stop, most = self._stop[index], self._suits[move.peer]
         while (at := self._at[index]) < stop and index not in self._full:
             end = self._reached(move.after, at, stop)
@@ -356,9 +460,12 @@ class ScheduledReduce(Operation):
             if most > self._step:
                 self._full.add(index)
                 taken = partial(self._taken, index, move)
-            buffer = self._work if move.after else self._values
-            payload = (buffer if move.reduce else self._out).part(at, end)
+            payload = self._payload(move, at, end)
             self.send_data(move.peer, move.round, at, payload, taken)
+
+    def _payload(self, move: Move, start: int, stop: int) -> memoryview:
+        buffer = self._work if move.after else self._values
+        return (buffer if move.reduce else self._out).part(start, stop)
 
     def _taken(self, index: int, move: Move) -> None:
         self._full.discard(index)

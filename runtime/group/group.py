@@ -11,7 +11,7 @@ import itertools
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -24,6 +24,7 @@ from pcp.errors import (
     RuntimeFault,
     UsageError,
 )
+from pcp.runtime.collectives.compiled_moves import Carriers
 from pcp.runtime.collectives.descriptor import LIMITS, abort_reason
 from pcp.runtime.collectives.metrics import Metric, Telemetry
 from pcp.runtime.collectives.operation import Operation
@@ -183,6 +184,21 @@ class Group:
         """
         plain = isinstance(self.links.get(peer), TcpLink)
         return _NEAR_PAYLOAD if plain and peer not in self._far else 0
+
+    def carriers(self, peers: Iterable[int]) -> Carriers | None:
+        """The loop and the sockets' links that a compiled loop may have; None if not.
+
+        It would bypass a fault plan; and a far connection has its data before it opens.
+        """
+        if self._faults is not None or self.loop.driver is not None:
+            return None
+        found: dict[int, TcpLink] = {}
+        for peer in sorted(peers):
+            link = self.links.get(peer)
+            if not isinstance(link, TcpLink) or not link.lendable or peer in self._far:
+                return None
+            found[peer] = link
+        return self.loop, found
 
     def run_ahead(self, peer: int, nbytes: int) -> int:
         """Reserve room for data at a peer before it opens: the cost, 0 to wait.

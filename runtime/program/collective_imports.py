@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import iree.runtime as rt
-import numpy as np
 from numpy.typing import NDArray
 
 from pcp.bundle import Collective, Manifest
@@ -22,21 +21,24 @@ from pcp.errors import CollectiveAborted, HostFunctionFailed, Timeout
 from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.memory.buffer_pool import BufferPool
 from pcp.runtime.memory.dtypes import numpy_dtype
 from pcp.runtime.memory.shared_arrays import shared_empty
-from pcp.runtime.program.devices import Device, first_line
+from pcp.runtime.program.devices import Device, first_line, mappable
 from pcp.runtime.program.host_collectives import (
     ALONE,
     Groups,
     alone,
     group_for,
     launch,
+    made_in_place,
     read_by_others,
     results_of,
 )
 from pcp.runtime.program.host_functions import HOST, Bindings, Declaration, run
 from pcp.runtime.program.stall_detector import Progress
 
+_BRIEF_BYTES = 64 << 10
 _EXCHANGE_THREADS = 4
 _DELIVERY_THREADS = 2
 _LOOK_AGAIN_NS = 500_000_000
@@ -75,13 +77,15 @@ class PendingImport:
         self._views: list[Any] = []
         self._results: list[tuple[Any, str]] = []
         """The unfilled results, with their element types."""
+        self._room: NDArray | None = None
+        """The memory of the result, if it is made there."""
         self._ready = self._done = None
         self._marks = [time.monotonic()]
         """Times of the call, of its operands, of the exchange, and of the end."""
 
     def begin(self, refs: Sequence[Any]) -> Any:
         """Start the threads; the unfilled results for the program."""
-        what, device = self._what, self._imports.device
+        what = self._what
         *operands, wait, signal = refs
         self._dtypes = what.attributes.get("dtypes", [what.dtype])
         self._views = [
@@ -92,14 +96,34 @@ class PendingImport:
         done = signal.isinstance(rt.HalFence)
         self._done = signal.deref(rt.HalFence) if done else None
         self._comm = self._imports.group(self._name, what)
-        self._results = [
-            (device.upload(np.empty(shape, numpy_dtype(dtype)), dtype), dtype)
-            for dtype, shape in results_of(
-                what, self._comm.world_size if self._comm else 1
-            )
-        ]
+        members = self._comm.world_size if self._comm else 1
+        for dtype, shape in results_of(what, members):
+            self._results.append((self._unfilled(dtype, shape), dtype))
         made = [view.ref for view, _ in self._results]
         return made[0] if len(made) == 1 else tuple(made)
+
+    def _unfilled(self, dtype: str, shape: Sequence[int]) -> Any:
+        """The view of a result, and if it is made in place also its memory."""
+        device, what = self._imports.device, self._what
+        view = device.unfilled(shape, dtype)
+        if made_in_place(self._comm, what) and not read_by_others(self._comm, what):
+            self._room = device.memory(view, dtype)
+        return view
+
+    @property
+    def brief(self) -> bool:
+        """Whether its exchange may be started, and delivered, in any thread at once.
+
+        Small values that the processor can reach are moved faster than a thread wakes.
+        """
+        small = self._what.kind not in ALONE and self._what.bytes <= _BRIEF_BYTES
+        return small and all(mappable(v.get_buffer()) for v, _ in self._results)
+
+    @property
+    def ready(self) -> bool:
+        """Whether its operands are here, and its turn has come."""
+        first = self._before is None or self._before._posted.is_set()
+        return first and (self._ready is None or bool(self._ready.wait(timeout=0)))
 
     def exchange(self) -> None:
         """Wait for the operands, and start the exchange. In a thread of its own."""
@@ -141,12 +165,14 @@ class PendingImport:
         self._answer(error)
         # The next call of this import refers to it, and must not keep its buffers.
         self._views, self._results, self._ready, self._done = [], [], None, None
+        self._room = None
         self.finished.set()
 
     def _launch(self) -> Any:
         """Start the exchange of the operands' values."""
         what, device = self._what, self._imports.device
-        room = shared_empty if read_by_others(self._comm, what) else np.empty
+        near = read_by_others(self._comm, what)
+        room = shared_empty if near else self._imports.memory.new
         arrays = [
             device.download(view, dtype, room)
             for view, dtype in zip(self._views, self._dtypes, strict=True)
@@ -155,10 +181,13 @@ class PendingImport:
             return self._imports.run_on_host(what, arrays)
         if self._comm is None:
             return alone(what, arrays)
-        return launch(self._comm, what, arrays[0], tag_of(self._name))
+        return launch(self._comm, what, arrays[0], tag_of(self._name), self._room)
 
     def _hand_over(self, pending: Any) -> None:
-        """Have the result delivered, by a thread for that alone."""
+        """Have the result delivered, by a thread for that alone unless it is brief."""
+        if self.brief:
+            self._deliver(pending)
+            return
         try:
             self._imports.delivery.submit(self._deliver, pending)
         except RuntimeError as error:  # there are no more threads
@@ -171,6 +200,8 @@ class PendingImport:
             found = pending.result()
             values = found if self._what.kind == HOST else [found]
             for (view, dtype), value in zip(self._results, values, strict=True):
+                if value is self._room:
+                    continue
                 array = value.astype(numpy_dtype(dtype), copy=False)
                 self._imports.device.overwrite(view, array, dtype)
         except BaseException as error:
@@ -220,6 +251,8 @@ class Imports:
         self._fault: BaseException | None = None
         self._failed = False
         self.progress = Progress()
+        self.memory = BufferPool()
+        """For copies of operands."""
 
     def module(self) -> Any:
         """The Python module with one export per collective of the manifest."""
@@ -321,6 +354,9 @@ class Imports:
         self.progress.moved()
         self._last[line] = asked
         self._asked.append(asked)
+        if asked.brief and asked.ready:
+            asked.exchange()
+            return answer
         try:
             self._pool.submit(asked.exchange)
         except RuntimeError as error:  # there are no more threads

@@ -7,9 +7,10 @@ devices; at the end of the interpreter this file keeps that order.
 
 import atexit
 import gc
+import math
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import iree.runtime as rt
@@ -93,6 +94,22 @@ class Device:
             buffer=bits.reshape(array.shape),
             element_type=int(_ELEMENTS[dtype]),  # type: ignore[arg-type]
         )
+
+    def unfilled(self, shape: Sequence[int], dtype: str) -> Any:
+        """A buffer view with memory that nothing was written to."""
+        nbytes = math.prod(shape) * bits_dtype(dtype).itemsize
+        buffer = self.hal.allocator.allocate_buffer(
+            memory_type=_LOCAL, allowed_usage=_USAGE, allocation_size=nbytes
+        )
+        return rt.HalBufferView(buffer, list(shape), int(_ELEMENTS[dtype]))
+
+    def memory(self, view: Any, dtype: str) -> NDArray | None:
+        """A buffer view's own memory as an array; None if the host cannot reach it."""
+        buffer = view.get_buffer()
+        if not mappable(buffer):
+            return None
+        bits = buffer.map().asarray(list(view.shape), bits_dtype(dtype))
+        return bits.view(numpy_dtype(dtype))
 
     def download(
         self, view: Any, dtype: str, empty: Callable[..., NDArray] = np.empty

@@ -16,6 +16,7 @@ from pcp.bundle import Collective, Manifest
 from pcp.errors import BundleError, ConfigError
 from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.communicator.group_communicator import GroupCommunicator
 from pcp.runtime.communicator.replica_check import chained, digest_words, parity
 from pcp.runtime.memory.dtypes import numpy_dtype
 from pcp.runtime.program.host_functions import HOST, Declaration, Type
@@ -88,11 +89,21 @@ def result_shape(what: Collective, members: int) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def launch(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pending:
+def launch(
+    comm: Communicator,
+    what: Collective,
+    array: NDArray,
+    tag: str,
+    out: NDArray | None = None,
+) -> Pending:
     """Start the collective on `array`, which may be overwritten.
 
     The future's value is the result. Frames carry the narrower `wire` type if any.
+    `out` is given only where the result may be made in place (`made_in_place`).
     """
+    if out is not None:
+        _numbers(what.dtype, tag)
+        return comm.all_reduced_async(array, what.reduction or "sum", tag=tag, out=out)
     starter = _STARTERS.get(what.kind)
     if starter is None:
         known = ", ".join(sorted(_STARTERS))
@@ -104,13 +115,18 @@ def launch(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pe
     return starter(comm, what, array, tag)
 
 
+def made_in_place(comm: Communicator | None, what: Collective) -> bool:
+    """Whether the result of `what` can be made in memory that the program has."""
+    given = what.attributes
+    narrower = what.wire not in ("", None, what.dtype)
+    other = given.get("result_dtype", what.dtype) != what.dtype or given.get("codec")
+    plain = what.kind == "all_reduce" and not narrower and not other
+    return plain and isinstance(comm, GroupCommunicator)
+
+
 def read_by_others(comm: Communicator | None, what: Collective) -> bool:
     """Whether members on one machine read the operand of `what` where it lies."""
-    narrower = what.wire not in ("", None, what.dtype)
-    plain = (
-        what.kind == "all_reduce" and not narrower and not what.attributes.get("codec")
-    )
-    return plain and isinstance(comm, Communicator) and comm.near
+    return made_in_place(comm, what) and isinstance(comm, Communicator) and comm.near
 
 
 def alone(what: Collective, arrays: Sequence[NDArray]) -> Pending:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 ANY = "cpu"
 """Code for every processor of the family."""
+ARM = "aarch64"
+"""The same of the other family."""
 
 #: Level -> what it adds, by Linux's names (pni is SSE3, abm has LZCNT).
 LEVELS: dict[str, frozenset[str]] = {
@@ -47,6 +49,8 @@ def level(about: str) -> str | None:
 @cache
 def own() -> str | None:
     """The target of this machine's processor; None where pcp cannot name it."""
+    if platform.machine() in ("aarch64", "arm64"):
+        return ARM
     if platform.machine() not in ("x86_64", "AMD64") or not _ABOUT.exists():
         return None
     found = level(_ABOUT.read_text())
@@ -54,12 +58,18 @@ def own() -> str | None:
 
 
 def runs(target: str) -> bool:
-    """Whether this processor may run code for a target: false for a level above it.
+    """Whether this processor may run code for a target.
 
-    True for other names, and where its own level is unknown.
+    False for a level above its own, and for a name of the other family. True for other
+    names, and where its own level is unknown. Plain `cpu` is code of the family of the
+    machine that compiled it.
     """
     levels, mine = list(LEVELS), own()
     family, _, name = target.partition(":")
+    if family == ARM and mine is not None:
+        return mine == ARM
+    if mine == ARM:
+        return name not in levels
     if family != ANY or name not in levels or mine is None:
         return True
     return levels.index(name) <= levels.index(mine.partition(":")[2])

@@ -2,194 +2,15 @@
  * added while they are in the cache, without the interpreter's lock.
  *
  * `incoming.py`, `outgoing.py` and `scheduled_reduce.py` have the same loops in Python;
- * tests run both. The checksum is XXH3 of 64 bits with the default secret and no seed
- * (github.com/Cyan4973/xxHash, doc/xxhash_spec.md), for inputs of more than 240 bytes.
+ * tests run both.
  */
 #define PY_SSIZE_T_CLEAN
 #ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030B0000
 #endif
 #include <Python.h>
-#include <errno.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
-
-#if defined(__x86_64__) && defined(__GNUC__)
-#include <immintrin.h>
-#define HAVE_AVX2 1
-#endif
-#ifndef MSG_NOSIGNAL
-#define MSG_NOSIGNAL 0
-#endif
-
-enum { STRIPE = 64, PER_BLOCK = 16, SECRET = 192, LEAST = 241, PIECE = 256 << 10 };
-
-static const uint8_t secret[SECRET] = {
-    0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c,
-    0xf7, 0x21, 0xad, 0x1c, 0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb,
-    0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f, 0xcb, 0x79, 0xe6, 0x4e,
-    0xcc, 0xc0, 0xe5, 0x78, 0x82, 0x5a, 0xd0, 0x7d, 0xcc, 0xff, 0x72, 0x21,
-    0xb8, 0x08, 0x46, 0x74, 0xf7, 0x43, 0x24, 0x8e, 0xe0, 0x35, 0x90, 0xe6,
-    0x81, 0x3a, 0x26, 0x4c, 0x3c, 0x28, 0x52, 0xbb, 0x91, 0xc3, 0x00, 0xcb,
-    0x88, 0xd0, 0x65, 0x8b, 0x1b, 0x53, 0x2e, 0xa3, 0x71, 0x64, 0x48, 0x97,
-    0xa2, 0x0d, 0xf9, 0x4e, 0x38, 0x19, 0xef, 0x46, 0xa9, 0xde, 0xac, 0xd8,
-    0xa8, 0xfa, 0x76, 0x3f, 0xe3, 0x9c, 0x34, 0x3f, 0xf9, 0xdc, 0xbb, 0xc7,
-    0xc7, 0x0b, 0x4f, 0x1d, 0x8a, 0x51, 0xe0, 0x4b, 0xcd, 0xb4, 0x59, 0x31,
-    0xc8, 0x9f, 0x7e, 0xc9, 0xd9, 0x78, 0x73, 0x64, 0xea, 0xc5, 0xac, 0x83,
-    0x34, 0xd3, 0xeb, 0xc3, 0xc5, 0x81, 0xa0, 0xff, 0xfa, 0x13, 0x63, 0xeb,
-    0x17, 0x0d, 0xdd, 0x51, 0xb7, 0xf0, 0xda, 0x49, 0xd3, 0x16, 0x55, 0x26,
-    0x29, 0xd4, 0x68, 0x9e, 0x2b, 0x16, 0xbe, 0x58, 0x7d, 0x47, 0xa1, 0xfc,
-    0x8f, 0xf8, 0xb8, 0xd1, 0x7a, 0xd0, 0x31, 0xce, 0x45, 0xcb, 0x3a, 0x8f,
-    0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e};
-
-typedef struct {
-    uint64_t acc[8], total;
-    size_t in_block, pending;
-    uint8_t tail[STRIPE], pend[STRIPE]; /* the last stripe read, and what follows it */
-} Hash;
-
-static const uint64_t P1 = 0x9E3779B185EBCA87u, P2 = 0xC2B2AE3D27D4EB4Fu,
-                      P3 = 0x165667B19E3779F9u, P4 = 0x85EBCA77C2B2AE63u,
-                      P5 = 0x27D4EB2F165667C5u;
-static const uint32_t Q1 = 0x9E3779B1u, Q2 = 0x85EBCA77u, Q3 = 0xC2B2AE3Du;
-
-static uint64_t read64(const uint8_t *at) /* little-endian, as numpy's data here */
-{
-    uint64_t value;
-    memcpy(&value, at, 8);
-    return value;
-}
-
-static void stripes_plain(uint64_t *acc, const uint8_t *in, const uint8_t *key, size_t n)
-{
-    for (; n--; in += STRIPE, key += 8)
-        for (int i = 0; i < 8; i++) {
-            uint64_t value = read64(in + 8 * i), mixed = value ^ read64(key + 8 * i);
-            acc[i ^ 1] += value;
-            acc[i] += (mixed & 0xFFFFFFFFu) * (mixed >> 32);
-        }
-}
-
-#ifdef HAVE_AVX2
-__attribute__((target("avx2"))) static void
-stripes_avx2(uint64_t *acc, const uint8_t *in, const uint8_t *key, size_t n)
-{
-    __m256i sum[2];
-    memcpy(sum, acc, sizeof sum);
-    for (; n--; in += STRIPE, key += 8)
-        for (int i = 0; i < 2; i++) {
-            __m256i value = _mm256_loadu_si256((const __m256i *)in + i);
-            __m256i mixed = _mm256_xor_si256(
-                value, _mm256_loadu_si256((const __m256i *)key + i));
-            __m256i product = _mm256_mul_epu32(mixed, _mm256_srli_epi64(mixed, 32));
-            __m256i swapped = _mm256_shuffle_epi32(value, _MM_SHUFFLE(1, 0, 3, 2));
-            sum[i] = _mm256_add_epi64(sum[i], _mm256_add_epi64(swapped, product));
-        }
-    memcpy(acc, sum, sizeof sum);
-}
-#endif
-
-static void (*stripes)(uint64_t *, const uint8_t *, const uint8_t *, size_t) =
-    stripes_plain;
-
-static void consume(Hash *hash, const uint8_t *in, size_t n)
-{
-    while (n) {
-        size_t now = PER_BLOCK - hash->in_block;
-        if (now > n)
-            now = n;
-        stripes(hash->acc, in, secret + 8 * hash->in_block, now);
-        in += now * STRIPE;
-        n -= now;
-        hash->in_block += now;
-        if (hash->in_block == PER_BLOCK) {
-            const uint8_t *key = secret + SECRET - STRIPE;
-            for (int i = 0; i < 8; i++) {
-                uint64_t acc = hash->acc[i];
-                hash->acc[i] = (acc ^ (acc >> 47) ^ read64(key + 8 * i)) * Q1;
-            }
-            hash->in_block = 0;
-        }
-    }
-}
-
-/* A stripe is read only when more follows: the last one has another key. */
-static void hash_update(Hash *hash, const uint8_t *in, size_t n)
-{
-    hash->total += n;
-    if (hash->pending + n <= STRIPE) {
-        memcpy(hash->pend + hash->pending, in, n);
-        hash->pending += n;
-        return;
-    }
-    if (hash->pending) {
-        size_t fill = STRIPE - hash->pending;
-        memcpy(hash->pend + hash->pending, in, fill);
-        consume(hash, hash->pend, 1);
-        memcpy(hash->tail, hash->pend, STRIPE);
-        in += fill;
-        n -= fill;
-    }
-    if (n > STRIPE) {
-        size_t whole = (n - 1) / STRIPE;
-        consume(hash, in, whole);
-        in += whole * STRIPE;
-        n -= whole * STRIPE;
-        memcpy(hash->tail, in - STRIPE, STRIPE);
-    }
-    memcpy(hash->pend, in, n);
-    hash->pending = n;
-}
-
-static uint64_t folded(uint64_t a, uint64_t b)
-{
-    unsigned __int128 product = (unsigned __int128)a * b;
-    return (uint64_t)product ^ (uint64_t)(product >> 64);
-}
-
-static uint64_t hash_digest(const Hash *hash)
-{
-    uint64_t acc[8], value = hash->total * P1;
-    uint8_t last[STRIPE];
-    size_t kept = STRIPE - hash->pending;
-    memcpy(acc, hash->acc, sizeof acc);
-    memcpy(last, hash->tail + hash->pending, kept);
-    memcpy(last + kept, hash->pend, hash->pending);
-    stripes(acc, last, secret + SECRET - STRIPE - 7, 1);
-    for (int i = 0; i < 4; i++) {
-        const uint8_t *key = secret + 11 + 16 * i;
-        value += folded(acc[2 * i] ^ read64(key), acc[2 * i + 1] ^ read64(key + 8));
-    }
-    value ^= value >> 37;
-    value *= 0x165667919E3779F9u;
-    return value ^ (value >> 32);
-}
-
-/* Sums, of the element types whose numpy loop is one addition. */
-
-#define SUM(name, type)                                                              \
-    static void name(uint8_t *out, const uint8_t *a, const uint8_t *b, size_t n)      \
-    {                                                                                \
-        type *to = (type *)out;                                                      \
-        const type *x = (const type *)a, *y = (const type *)b;                       \
-        for (size_t i = 0; i < n; i++)                                               \
-            to[i] = x[i] + y[i];                                                     \
-    }
-SUM(sum_f32, float)
-SUM(sum_f64, double)
-SUM(sum_i32, uint32_t)
-SUM(sum_i64, uint64_t)
-
-typedef void (*Sum)(uint8_t *, const uint8_t *, const uint8_t *, size_t);
-
-static Sum sum_of(int code, size_t *size)
-{
-    *size = code == 'd' || code == 'l' ? 8 : 4;
-    return code == 'f' ? sum_f32 : code == 'd' ? sum_f64 : code == 'i' ? sum_i32
-         : code == 'l' ? sum_i64 : NULL;
-}
+#include "_bulk.h"
+#include "_moves.h"
 
 /* The type Hash, with the interface of xxhash.xxh3_64. */
 
@@ -199,13 +20,6 @@ typedef struct {
 } HashObject;
 
 static PyTypeObject *hash_type;
-
-static void hash_reset(Hash *hash)
-{
-    const uint64_t first[8] = {Q3, P1, P2, P3, P4, Q2, P5, Q1};
-    memset(hash, 0, sizeof *hash);
-    memcpy(hash->acc, first, sizeof first);
-}
 
 static PyObject *hash_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
@@ -244,6 +58,26 @@ static PyObject *hash_py_digest(PyObject *self, PyObject *none)
         return NULL;
     }
     return PyLong_FromUnsignedLongLong(hash_digest(hash));
+}
+
+/* copy(to, from): of different memory, and so much that no cache keeps it. */
+static PyObject *copy(PyObject *module, PyObject *args)
+{
+    Py_buffer to, from;
+    if (!PyArg_ParseTuple(args, "w*y*", &to, &from))
+        return NULL;
+    int fits = to.len == from.len;
+    if (fits) {
+        Py_BEGIN_ALLOW_THREADS
+        copy_past(to.buf, from.buf, (size_t)to.len);
+        Py_END_ALLOW_THREADS
+    } else
+        PyErr_SetString(PyExc_ValueError, "the memory has not the same size");
+    PyBuffer_Release(&to);
+    PyBuffer_Release(&from);
+    if (fits)
+        Py_RETURN_NONE;
+    return NULL;
 }
 
 /* Receiving. */
@@ -339,58 +173,6 @@ static PyObject *receive(PyObject *module, PyObject *args)
     return result;
 }
 
-/* Sending: a header, a payload, and its checksum behind it if there is a hash. */
-
-typedef struct {
-    int fd, status, error;
-    Hash *hash;
-    const uint8_t *head, *payload;
-    size_t head_bytes, bytes, sent, hashed, budget;
-} Send;
-
-static void send_on(Send *s)
-{
-    size_t trailer_bytes = s->hash ? 4 : 0, start = s->sent;
-    size_t all = s->head_bytes + s->bytes + trailer_bytes;
-    while (s->sent < all && s->sent - start < s->budget) {
-        struct iovec parts[3];
-        struct msghdr message = {0};
-        uint8_t trailer[4];
-        size_t count = 0;
-        if (s->sent < s->head_bytes)
-            parts[count++] = (struct iovec){(void *)(s->head + s->sent),
-                                            s->head_bytes - s->sent};
-        size_t at = s->sent < s->head_bytes ? 0 : s->sent - s->head_bytes;
-        if (at < s->bytes) {
-            size_t piece = s->bytes - at < PIECE ? s->bytes - at : PIECE;
-            if (s->hash && s->hashed < at + piece) {
-                hash_update(s->hash, s->payload + s->hashed, at + piece - s->hashed);
-                s->hashed = at + piece;
-            }
-            parts[count++] = (struct iovec){(void *)(s->payload + at), piece};
-            at += piece;
-        }
-        if (trailer_bytes && at >= s->bytes) {
-            uint32_t total = (uint32_t)hash_digest(s->hash);
-            size_t gone = at - s->bytes;
-            for (int i = 0; i < 4; i++)
-                trailer[i] = (uint8_t)(total >> (24 - 8 * i));
-            parts[count++] = (struct iovec){trailer + gone, 4 - gone};
-        }
-        message.msg_iov = parts;
-        message.msg_iovlen = count;
-        ssize_t taken = sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (taken < 0) {
-            if (errno == EINTR)
-                continue;
-            s->error = errno;
-            s->status = s->error == EAGAIN || s->error == EWOULDBLOCK ? 1 : 3;
-            return;
-        }
-        s->sent += (size_t)taken;
-    }
-}
-
 /* send(fd, hash, head, payload, sent, hashed, budget) -> (sent, hashed, status, errno) */
 static PyObject *send_frame(PyObject *module, PyObject *args)
 {
@@ -418,6 +200,211 @@ static PyObject *send_frame(PyObject *module, PyObject *args)
     return result;
 }
 
+/* The type Moves: `_moves.h` for Python. */
+
+enum { VALUES, OUT, AT, HERE, TABLE, BEFORE, PLAIN };
+
+typedef struct {
+    PyObject_HEAD
+    Moves moves;
+    Py_buffer kept[PLAIN + MOST_PEERS];
+    int held;
+} MovesObject;
+
+static void moves_dealloc(PyObject *object)
+{
+    MovesObject *self = (MovesObject *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    freefunc drop = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    while (self->held)
+        PyBuffer_Release(&self->kept[--self->held]);
+    PyMem_Free(self->moves.peers);
+    drop(object);
+    Py_DECREF(type);
+}
+
+static int keep(MovesObject *self, PyObject *from, int flags)
+{
+    if (PyObject_GetBuffer(from, &self->kept[self->held], flags) < 0)
+        return 0;
+    self->held++;
+    return 1;
+}
+
+/* Whether all numbers are within the memory; sets the rest of the fields. */
+static int consistent(MovesObject *self, const Py_buffer *prefix)
+{
+    Moves *m = &self->moves;
+    const Py_buffer *kept = self->kept;
+    Py_ssize_t count = kept[AT].len / 8, befores = kept[BEFORE].len / 8;
+    m->sum = sum_of(m->code, &m->size);
+    if (m->sum == NULL || prefix->len != PREFIX || m->step < 1 ||
+        kept[HERE].len != kept[AT].len || kept[VALUES].len != kept[OUT].len ||
+        kept[TABLE].len != count * (Py_ssize_t)sizeof(Move) ||
+        (m->mean && m->code != 'f' && m->code != 'd'))
+        return 0;
+    m->moves = kept[TABLE].buf;
+    m->before = kept[BEFORE].buf;
+    m->at = kept[AT].buf;
+    m->here = kept[HERE].buf;
+    m->values = kept[VALUES].buf;
+    m->out = kept[OUT].buf;
+    m->move_count = (int)count;
+    memcpy(m->prefix, prefix->buf, PREFIX);
+    m->checked = m->prefix[7] == 1;
+    int64_t elements = (int64_t)((size_t)kept[OUT].len / m->size);
+    for (int i = 0; i < m->move_count; i++) {
+        const Move *move = &m->moves[i];
+        if (move->peer < 0 || move->peer >= m->peer_count || m->at[i] < 0 ||
+            m->here[i] < 0 || move->stop < m->at[i] || move->stop > elements ||
+            move->after < 0 || move->afters < 0 || move->after + move->afters > befores ||
+            (!move->sends && move->reduce && move->afters))
+            return 0;
+        for (int64_t k = 0; k < move->afters; k++)
+            if (m->before[move->after + k] < 0 || m->before[move->after + k] >= count)
+                return 0;
+    }
+    for (int i = 0; i < m->peer_count; i++)
+        if (kept[PLAIN + i].len < PIECE)
+            return 0;
+    return 1;
+}
+
+/* Moves(prefix, code, came_first, mean, step, values, out, at, here, table, before,
+ *       scratch of each peer) */
+static PyObject *moves_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyObject *parts[PLAIN], *scratch;
+    int code, came_first, mean;
+    long long step;
+    Py_buffer prefix;
+    if (!PyArg_ParseTuple(args, "y*ipiLOOOOOOO!", &prefix, &code, &came_first, &mean,
+                          &step, &parts[0], &parts[1], &parts[2], &parts[3], &parts[4],
+                          &parts[5], &PyTuple_Type, &scratch))
+        return NULL;
+    allocfunc make = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    MovesObject *self = (MovesObject *)make(type, 0);
+    Py_ssize_t peers = PyTuple_Size(scratch);
+    int good = self != NULL && peers <= MOST_PEERS;
+    for (int i = 0; good && i < PLAIN; i++)
+        good = keep(self, parts[i], i == OUT || i == AT || i == HERE ? PyBUF_WRITABLE
+                                                                     : PyBUF_SIMPLE);
+    for (Py_ssize_t i = 0; good && i < peers; i++)
+        good = keep(self, PyTuple_GetItem(scratch, i), PyBUF_WRITABLE);
+    if (good) {
+        Moves *m = &self->moves;
+        m->peers = PyMem_Calloc((size_t)peers + 1, sizeof(Peer));
+        m->peer_count = (int)peers;
+        m->code = code;
+        m->came_first = came_first;
+        m->mean = mean;
+        m->step = step;
+        good = m->peers != NULL && consistent(self, &prefix);
+        for (int i = 0; good && i < m->peer_count; i++) {
+            m->peers[i].in_move = m->peers[i].out_move = NONE;
+            m->peers[i].scratch = self->kept[PLAIN + i].buf;
+        }
+    }
+    PyBuffer_Release(&prefix);
+    if (good)
+        return (PyObject *)self;
+    Py_XDECREF((PyObject *)self);
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "these moves do not fit their memory");
+    return NULL;
+}
+
+/* run(ends, others, milliseconds, watch, budget) -> (why, peer, elements that came) */
+static PyObject *moves_run(PyObject *object, PyObject *args)
+{
+    Moves *m = &((MovesObject *)object)->moves;
+    PyObject *ends;
+    int others, milliseconds, watch;
+    unsigned long long budget;
+    if (!PyArg_ParseTuple(args, "O!iiiK", &PyTuple_Type, &ends, &others, &milliseconds,
+                          &watch, &budget))
+        return NULL;
+    if (PyTuple_Size(ends) != m->peer_count) {
+        PyErr_SetString(PyExc_ValueError, "there are two ends for each peer");
+        return NULL;
+    }
+    for (int i = 0; i < m->peer_count; i++) {
+        Peer *p = &m->peers[i];
+        if (!PyArg_ParseTuple(PyTuple_GetItem(ends, i), "iip", &p->in_fd, &p->out_fd,
+                              &p->hold))
+            return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    moves_on(m, others, milliseconds, watch, budget);
+    Py_END_ALLOW_THREADS
+    int64_t done = m->done;
+    m->done = 0;
+    return Py_BuildValue("iiL", m->why, m->which, (long long)done);
+}
+
+static Peer *peer_of(PyObject *object, PyObject *number)
+{
+    Moves *m = &((MovesObject *)object)->moves;
+    long which = PyLong_AsLong(number);
+    if (which >= 0 && which < m->peer_count)
+        return &m->peers[which];
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_IndexError, "there is no such peer");
+    return NULL;
+}
+
+static PyObject *moves_counts(PyObject *object, PyObject *number)
+{
+    Peer *p = peer_of(object, number);
+    return p == NULL ? NULL : Py_BuildValue("KK", p->bytes_in, p->bytes_out);
+}
+
+static PyObject *moves_head(PyObject *object, PyObject *number)
+{
+    Peer *p = peer_of(object, number);
+    if (p == NULL)
+        return NULL;
+    Py_ssize_t count = (Py_ssize_t)p->head_fill;
+    p->head_fill = 0;
+    return PyBytes_FromStringAndSize((const char *)p->head, count);
+}
+
+static PyObject *hash_copy(const Hash *from)
+{
+    PyObject *copy = PyObject_CallNoArgs((PyObject *)hash_type);
+    if (copy != NULL)
+        ((HashObject *)copy)->hash = *from;
+    return copy;
+}
+
+/* unread(peer) -> None or (move, header, from, at, fill, left, hash, trailer) */
+static PyObject *moves_unread(PyObject *object, PyObject *number)
+{
+    Peer *p = peer_of(object, number);
+    if (p == NULL)
+        return NULL;
+    if (p->in_move == NONE)
+        Py_RETURN_NONE;
+    return Py_BuildValue("Ly#LLnnNy#", (long long)p->in_move, p->frame,
+                         (Py_ssize_t)HEADER, (long long)p->in_from,
+                         (long long)p->in_at, (Py_ssize_t)p->fill,
+                         (Py_ssize_t)p->in_left, hash_copy(&p->in_hash), p->trailer,
+                         (Py_ssize_t)p->trailer_fill);
+}
+
+/* unsent(peer) -> None or (move, from, bytes, sent, hashed, hash) */
+static PyObject *moves_unsent(PyObject *object, PyObject *number)
+{
+    Peer *p = peer_of(object, number);
+    if (p == NULL)
+        return NULL;
+    if (p->out_move == NONE)
+        Py_RETURN_NONE;
+    return Py_BuildValue("LLnnnN", (long long)p->out_move, (long long)p->out_from,
+                         (Py_ssize_t)p->out_bytes, (Py_ssize_t)p->sent,
+                         (Py_ssize_t)p->hashed, hash_copy(&p->out_hash));
+}
+
 static PyMethodDef hash_methods[] = {
     {"update", hash_py_update, METH_O, "Read these bytes."},
     {"intdigest", hash_py_digest, METH_NOARGS, "The checksum of all bytes so far."},
@@ -429,8 +416,24 @@ static PyType_Slot hash_slots[] = {
     {0, NULL}};
 static PyType_Spec hash_spec = {"pcp.runtime.transport._mover.Hash", sizeof(HashObject),
                                 0, Py_TPFLAGS_DEFAULT, hash_slots};
+static PyMethodDef moves_methods[] = {
+    {"run", moves_run, METH_VARARGS, "Move until something else is to be done."},
+    {"counts", moves_counts, METH_O, "Bytes received from a peer, and sent to it."},
+    {"head", moves_head, METH_O, "Take the bytes of a header that has come."},
+    {"unread", moves_unread, METH_O, "The frame that is being received."},
+    {"unsent", moves_unsent, METH_O, "The frame that is being sent."},
+    {NULL, NULL, 0, NULL}};
+static PyType_Slot moves_slots[] = {
+    {Py_tp_new, moves_new},
+    {Py_tp_dealloc, moves_dealloc},
+    {Py_tp_methods, moves_methods},
+    {0, NULL}};
+static PyType_Spec moves_spec = {"pcp.runtime.transport._mover.Moves",
+                                 sizeof(MovesObject), 0, Py_TPFLAGS_DEFAULT,
+                                 moves_slots};
 static PyMethodDef functions[] = {
     {"receive", receive, METH_VARARGS, "Receive and add what a socket has."},
+    {"copy", copy, METH_VARARGS, "Copy more than a cache keeps."},
     {"send", send_frame, METH_VARARGS, "Send what a socket takes of a frame."},
     {NULL, NULL, 0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_mover", NULL, -1,
@@ -439,15 +442,17 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_mover", NULL, -
 PyMODINIT_FUNC PyInit__mover(void)
 {
     PyObject *module = PyModule_Create(&definition);
-#ifdef HAVE_AVX2
-    if (__builtin_cpu_supports("avx2"))
-        stripes = stripes_avx2;
-#endif
+    crc_prepare();
+    choose_loops();
     hash_type = (PyTypeObject *)PyType_FromSpec(&hash_spec);
-    if (module == NULL || hash_type == NULL ||
-        PyModule_AddObjectRef(module, "Hash", (PyObject *)hash_type) < 0) {
+    PyObject *moves_type = PyType_FromSpec(&moves_spec);
+    if (module == NULL || hash_type == NULL || moves_type == NULL ||
+        PyModule_AddObjectRef(module, "Hash", (PyObject *)hash_type) < 0 ||
+        PyModule_AddObjectRef(module, "Moves", moves_type) < 0 ||
+        PyModule_AddIntConstant(module, "INTERFACE", 2) < 0) {
         Py_XDECREF(module);
-        return NULL;
+        module = NULL;
     }
+    Py_XDECREF(moves_type);
     return module;
 }

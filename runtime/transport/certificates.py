@@ -25,13 +25,13 @@ _SKEW = timedelta(minutes=5)
 
 def own() -> tuple[bytes, bytes]:
     """A certificate that says nothing, and its key (PEM), of this process alone."""
-    key = _library().ed25519.Ed25519PrivateKey.generate()
+    key = library().ed25519.Ed25519PrivateKey.generate()
     return _pem(_certificate("pcp", key.public_key(), key, None, 3650)), _key_pem(key)
 
 
 def new_identity(path: Path) -> str:
     """Make an identity's file; its id. ConfigError where the file is there."""
-    key = _library().ed25519.Ed25519PrivateKey.generate()
+    key = library().ed25519.Ed25519PrivateKey.generate()
     _write_private(path, _key_pem(key))
     return identity_of(key.public_key())
 
@@ -44,13 +44,13 @@ def identity_of(public_key: Any) -> str:
 
 def load_identity(path: Path) -> Any:
     """The private key in a file; ConfigError for one that others may read, or none."""
-    serialization = _library().serialization
+    serialization = library().serialization
     try:
         content = read_private(path)
         key = serialization.load_pem_private_key(content, None)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{path}: no identity: {error}") from error
-    if not isinstance(key, _library().ed25519.Ed25519PrivateKey):
+    if not isinstance(key, library().ed25519.Ed25519PrivateKey):
         raise ConfigError(f"{path}: no identity: it is no Ed25519 key")
     return key
 
@@ -71,13 +71,13 @@ def issue(
     """A certificate (PEM) for an identity in a role, and what it says."""
     if role not in ROLES:
         raise ConfigError(f"{role!r} is no role; there are {', '.join(ROLES)}")
-    library, signer = _library(), load_identity(issuer)
+    of, signer = library(), load_identity(issuer)
     try:
         content = issuer.with_suffix(".pem").read_bytes()
     except OSError as error:
         raise ConfigError(f"{issuer.with_suffix('.pem')}: {error.strerror}") from error
-    authority = library.x509.load_pem_x509_certificate(content)
-    oid = library.x509.NameOID.COMMON_NAME
+    authority = of.x509.load_pem_x509_certificate(content)
+    oid = of.x509.NameOID.COMMON_NAME
     (namespace,) = [str(n.value) for n in authority.subject.get_attributes_for_oid(oid)]
     public = load_identity(identity).public_key()
     said = PeerIdentity(namespace, role, identity_of(public))
@@ -117,7 +117,7 @@ def _certificate(
     ca: bool = False,
     uri: str | None = None,
 ) -> Any:
-    x509 = _library().x509
+    x509 = library().x509
     own_name = [x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]
     if ca:
         organisation = x509.NameOID.ORGANIZATION_NAME
@@ -155,11 +155,11 @@ def _usage(x509: Any) -> Any:
 
 
 def _pem(certificate: Any) -> bytes:
-    return certificate.public_bytes(_library().serialization.Encoding.PEM)
+    return certificate.public_bytes(library().serialization.Encoding.PEM)
 
 
 def _key_pem(key: Any) -> bytes:
-    of = _library().serialization
+    of = library().serialization
     return key.private_bytes(of.Encoding.PEM, of.PrivateFormat.PKCS8, of.NoEncryption())
 
 
@@ -178,6 +178,7 @@ class _Library:
     def __init__(self) -> None:
         try:
             from cryptography import x509
+            from cryptography.exceptions import InvalidSignature
             from cryptography.hazmat.primitives import serialization
             from cryptography.hazmat.primitives.asymmetric import ed25519
             from cryptography.x509.oid import NameOID
@@ -190,7 +191,9 @@ class _Library:
         self.x509.NameOID = NameOID
         self.serialization: Any = serialization
         self.ed25519: Any = ed25519
+        self.InvalidSignature: Any = InvalidSignature
 
 
-def _library() -> _Library:
+def library() -> _Library:
+    """The parts of `cryptography`; MissingPackage where it is not installed."""
     return _Library()

@@ -88,6 +88,8 @@ class Loop:
         self._suspension.turned(time.monotonic())
         self.expecting = 0
         """How many operations may get a frame any moment: the loop then polls."""
+        self.driver: Callable[[int, float], None] | None = None
+        """Waits in place of the selector, whose descriptor and limit it gets, in s."""
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -228,8 +230,14 @@ class Loop:
     def _turn(self) -> None:
         before = time.monotonic()
         pause = self._pause(before)
-        ready = self._watched(before) if self.expecting and pause else []
-        ready = ready or self._selector.select(pause)
+        ready = []
+        if self.driver is not None:
+            self._guard(self.driver, self._selector.fileno(), pause)
+            ready = self._selector.select(0)
+        else:
+            if self.expecting and pause:
+                ready = self._watched(before)
+            ready = ready or self._selector.select(pause)
         now = time.monotonic()
         self._suspension.turned(now, pause)
         for key, events in ready:

@@ -23,7 +23,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -44,6 +44,7 @@ UNCHECKED = 2
 MAX_PAYLOAD = 4 << 20
 MAX_TEXT = 16 << 10
 _LAYOUT = struct.Struct(">4sBBHQQIIQII")
+_PREFIX = struct.Struct(">4sBBHQQI")
 _CRC = struct.Struct(">I")
 TRAILER_BYTES = _CRC.size
 HEADER_BYTES = _LAYOUT.size + _CRC.size
@@ -123,6 +124,23 @@ class Header:
     flags: int = 0
 
 
+class Unread(NamedTuple):
+    """A DATA frame that the compiled loop has received in part."""
+
+    move: int
+    header: bytes
+    start: int
+    at: int
+    """The elements it begins at, and goes on at."""
+    fill: int
+    """Bytes received behind `at`."""
+    left: int
+    """Bytes of the payload that are to come."""
+    total: Any
+    """The state of the checksum."""
+    trailer: bytes
+
+
 def checksum(payload: memoryview | bytes) -> int:
     """The 32-bit checksum of a payload (see the module's description)."""
     return xxhash.xxh3_64_intdigest(payload) & 0xFFFFFFFF
@@ -155,6 +173,12 @@ def pack_header(
         total,
     )
     return head + _CRC.pack(zlib.crc32(head))
+
+
+def data_prefix(epoch: int, tag: int, seq: int, *, unchecked: bool) -> bytes:
+    """What all headers of an operation's bulk DATA frames begin with."""
+    flags = UNCHECKED if unchecked else TRAILED
+    return _PREFIX.pack(MAGIC, VERSION, Kind.DATA, flags, epoch, tag, seq)
 
 
 def unpack_header(raw: bytes | bytearray | memoryview) -> Header:

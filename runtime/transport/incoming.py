@@ -19,6 +19,7 @@ from pcp.runtime.transport.frame import (
     TRAILER_BYTES,
     UNCHECKED,
     Header,
+    Unread,
     compare,
     unpack_header,
     unpack_trailer,
@@ -82,6 +83,24 @@ class Incoming:
         """The checksum of the payload whose trailer is being read."""
         self._view = self._raw
         self._fill, self._size = 0, HEADER_BYTES
+
+    @property
+    def between(self) -> bool:
+        """Whether no byte of a frame is here that is not delivered."""
+        return self._view is self._raw and not self._fill
+
+    def adopt(self, unread: Unread, flow: Flow) -> None:
+        """Go on with a frame that the compiled loop has received in part."""
+        header = self._header = unpack_header(unread.header)
+        self._hash = None if header.flags == UNCHECKED else unread.total
+        self._flow = flow
+        self._expect(self._payload, header.length)
+        self._fill = header.length - unread.left
+        if unread.left:
+            return
+        self._complete()
+        if unread.trailer:
+            self.copied(memoryview(unread.trailer))
 
     @property
     def missing(self) -> int:

@@ -8,17 +8,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 try:
     from pcp.runtime.transport import _mover  # pyright: ignore[reportAttributeAccessIssue]
 except ImportError:
     _mover = None
 
-compiled: ModuleType | None = _mover
+_INTERFACE = 2
+stale = _mover is not None and getattr(_mover, "INTERFACE", 1) != _INTERFACE
+"""Whether compiled loops of another version of pcp are here, which are not used."""
+compiled: ModuleType | None = None if stale else _mover
 """The compiled loops; None where those in Python are used."""
 BULK_BYTES = 32 << 10
 """Payloads of data from this size on go through these loops."""
+_PAST_CACHE_BYTES = 4 << 20
 BLOCKED, CLOSED, FAILED = 1, 2, 3
 """Why a compiled loop came back, besides that it is done."""
 
@@ -26,6 +32,14 @@ BLOCKED, CLOSED, FAILED = 1, 2, 3
 def hasher(loops: ModuleType | None) -> "xxhash.xxh3_64":
     """The state of the checksum of a bulk payload, for these loops."""
     return xxhash.xxh3_64() if loops is None else loops.Hash()
+
+
+def copy(to: NDArray, source: NDArray) -> None:
+    """Write a flat array into another of its type, past the cache if it is large."""
+    if compiled is not None and to.nbytes >= _PAST_CACHE_BYTES:
+        compiled.copy(to.view(np.uint8), source.view(np.uint8))
+    else:
+        np.copyto(to, source)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from the cache. That of a large payload stands behind it, and is computed by pie
 
 import os
 from types import ModuleType
+from typing import Any
 
 import xxhash
 
@@ -56,6 +57,26 @@ class Outgoing:
         self._hash: xxhash.xxh3_64 | None = None
         self._sent = self._hashed = 0
         """Bytes of the frame that are sent, and of the payload in the checksum."""
+
+    @classmethod
+    def resumed(
+        cls,
+        frame: Frame,
+        epoch: int,
+        unchecked: bool,
+        sent: int,
+        hashed: int,
+        total: Any,
+    ) -> "Outgoing":
+        """A DATA frame that the compiled loop has sent in part; `total` is its hash."""
+        out = cls(frame, epoch, unchecked=unchecked)
+        out._flags = UNCHECKED if unchecked else TRAILED
+        out.bulk = out.started = True
+        out.views = [memoryview(pack_header(frame, epoch, flags=out._flags))]
+        out._rest = memoryview(frame.payload).cast("B")
+        out._hash = None if unchecked else total
+        out._sent, out._hashed = sent, hashed
+        return out
 
     @property
     def whole(self) -> bool:

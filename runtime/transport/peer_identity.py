@@ -14,6 +14,7 @@ The ids of a list of revoked ones are refused, from the moment when they are in 
 With another authority certificates have no roles, and are not looked at.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,11 @@ class PeerIdentity:
     def uri(self) -> str:
         """As a certificate has it."""
         return f"pcp://{quote(self.namespace, safe='')}/{self.role}/{self.id}"
+
+
+def is_id(text: str) -> bool:
+    """Whether this can be the id of an identity."""
+    return re.fullmatch("[a-z2-7]{32}", text) is not None
 
 
 def of_uri(uri: str) -> PeerIdentity | None:

@@ -10,12 +10,12 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from pcp.errors import PeerLost, RuntimeFault
 from pcp.runtime.transport import mover, unix_socket
 from pcp.runtime.transport.event_loop import Loop
-from pcp.runtime.transport.frame import Frame, Header, Kind, text_payload
+from pcp.runtime.transport.frame import Frame, Header, Kind, Unread, text_payload
 from pcp.runtime.transport.incoming import Flow, Incoming
 from pcp.runtime.transport.link import FAR_SECONDS, Sink, Wire, round_trip, translate
 from pcp.runtime.transport.outgoing import Outgoing
@@ -34,6 +34,18 @@ _GATHER_VIEWS = 32
 """One system call sends frames until one of these is reached."""
 
 
+class Borrower(Protocol):
+    """A loop that moves frames over a link's socket, between those of the link."""
+
+    def midway(self, link: "TcpLink") -> bool:
+        """Whether it has sent a part of a frame."""
+        ...
+
+    def give_back(self) -> None:
+        """Return the sockets to their links (`TcpLink.take_back`)."""
+        ...
+
+
 class TcpLink:
     """A link over a connected socket; see `link.Link`."""
 
@@ -43,6 +55,8 @@ class TcpLink:
         self.label = label
         self.flow: Callable[[Header], Flow | None] | None = None
         """The receivers of data that is worked on as it comes, where there are any."""
+        self.borrower: Borrower | None = None
+        """The loop that has the socket, except within frames of the link."""
         self._loops = mover.compiled if isinstance(sock, socket.socket) else None
         self._incoming = Incoming(label, self._place, self._deliver, self._loops)
         self.epoch = epoch
@@ -125,6 +139,7 @@ class TcpLink:
 
     def exhaust(self) -> None:
         """Deliver the frames in the kernel's buffer, up to a bound."""
+        self._reclaim()
         if self._open and not self._reading:
             self._readable(_ALL_BYTES)
 
@@ -162,6 +177,69 @@ class TcpLink:
         """Cut the connection like a crash."""
         self._end()
 
+    # For a borrower.
+
+    @property
+    def lendable(self) -> bool:
+        """Whether a compiled loop may have the socket."""
+        works = self._open and self._mute is None and not self._deaf
+        return works and self._loops is not None and not self._leaving
+
+    def ends(self, *, send: bool) -> tuple[int, int, bool]:
+        """The descriptors to read from and to send to now, -1 for none.
+
+        And whether frames of the link wait for the one that is partly sent.
+        """
+        assert self.borrower is not None, "the socket is lent"
+        if not self._open:
+            return -1, -1, True
+        descriptor, waiting = self._sock.fileno(), bool(self._queue)
+        midway = waiting and self.borrower.midway(self)
+        reads = not self._deaf and self._incoming.between
+        sends = send and (midway or not waiting)
+        return descriptor if reads else -1, descriptor if sends else -1, waiting
+
+    def moved(self, received: int, sent: int) -> None:
+        """Note bytes that a borrower moved."""
+        self._heard(received)
+        if sent:
+            self.bytes_sent += sent
+            self.last_sent = time.monotonic()
+
+    def take(self, head: bytes) -> None:
+        """Read on from a header of another frame, to the end of that."""
+        self._taken(self._incoming.copied, memoryview(head))
+        if self._open and not self._incoming.between:
+            self._readable()
+
+    def resume(self) -> None:
+        """Send the frames of the link that wait."""
+        if self._queue and self._open:
+            self._writable()
+
+    def take_back(
+        self,
+        head: bytes,
+        unread: Unread | None,
+        flow: Flow | None,
+        unsent: Outgoing | None,
+    ) -> None:
+        """Have the socket again, and the frames that the borrower has moved in part."""
+        self.borrower = None
+        if not self._open:
+            return
+        if unsent is not None:
+            self._queue.appendleft(unsent)
+        if head:
+            self._taken(self._incoming.copied, memoryview(head))
+        if unread is not None and flow is not None:
+            self._taken(self._incoming.adopt, unread, flow)
+        self._loop.call(self.resume)
+
+    def _reclaim(self) -> None:
+        if self.borrower is not None:
+            self.borrower.give_back()
+
     @property
     def alive(self) -> bool:
         """Whether the socket is still open."""
@@ -198,6 +276,8 @@ class TcpLink:
             self._readable()
 
     def _writable(self) -> None:
+        if self.borrower is not None and self.borrower.midway(self):
+            return  # it says when its frame is sent
         if self._writing:  # called from an `on_sent`: the loop below goes on
             return
         self._writing = True
@@ -258,6 +338,7 @@ class TcpLink:
         The peer may have voted and died: the error of a send must not hide the vote.
         """
         self._mute = error
+        self._reclaim()
         self._queue.clear()
         self._want(0)
         self._loop.call(self._read_on)
@@ -276,6 +357,8 @@ class TcpLink:
 
     def _read(self, budget: int) -> None:
         while budget > 0 and self._open:
+            if self.borrower is not None and self._incoming.between:
+                return
             try:
                 count, more = self._receive(budget)
             except BlockingIOError:
@@ -317,7 +400,7 @@ class TcpLink:
             self.last_heard = time.monotonic()
             self.bytes_received += count
 
-    def _taken(self, what: Callable[..., None], *args: Any) -> None:
+    def _taken(self, what: Callable[..., object], *args: Any) -> None:
         """Take what has come, or refuse the peer."""
         try:
             what(*args)
@@ -338,6 +421,8 @@ class TcpLink:
         """Memory for the next bytes: small frames are read several at a time."""
         if self._deaf:
             return _WASTE
+        if self.borrower is not None:
+            return self._incoming.room()  # what follows is the borrower's
         ahead = self._ahead
         return ahead if self._incoming.missing < len(ahead) else self._incoming.room()
 

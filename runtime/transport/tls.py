@@ -124,10 +124,15 @@ class Tls:
 
     def _trust(self, roles: Collection[str]) -> Trust:
         """What is asked of a peer behind its certificate's signature."""
-        namespace = namespace_of(self._dialling.get_ca_certs())
+        namespace = self.namespace
         if namespace is None:
             return lambda peer: None
         return lambda peer: check(peer, namespace, roles, self._revoked.ids())
+
+    @cached_property
+    def namespace(self) -> str | None:
+        """Of the identities that the authority signs; None: it signs none."""
+        return namespace_of(self._dialling.get_ca_certs())
 
     @cached_property
     def _revoked(self) -> Revoked:
@@ -186,8 +191,10 @@ class KeyTls(Tls):
     key: str | Path = ""
     ca: str | Path = ""
 
-    def _trust(self, roles: Collection[str]) -> Trust:
-        return lambda peer: None
+    @cached_property
+    def namespace(self) -> str | None:
+        """None: there is no authority."""
+        return None
 
     @cached_property
     def _made(self) -> tuple[bytes, bytes]:

@@ -34,7 +34,7 @@ from pcp.serving.events import (
 from pcp.serving.gateway.answer import Answer, Ask, Ended, Inbox
 from pcp.serving.gateway.metrics import Metrics
 from pcp.serving.gateway.refused import Refused
-from pcp.serving.interface import Chunk, Engine, Step, Tick
+from pcp.serving.interface import Chunk, Engine, Prepared, Step, Tick
 from pcp.serving.scheduler import Limits, Scheduler
 from pcp.serving.tokens.tokenizer import Tokenizer
 
@@ -43,6 +43,19 @@ _TRIES = 4
 _AGAIN = 0.5
 """Seconds between two attempts to make an engine ready again."""
 P = TypeVar("P", Chunk, Step)
+
+
+class _Swap:
+    """Other weights that are to be served."""
+
+    def __init__(self, done: "asyncio.Future[float]") -> None:
+        self.done = done
+        self.prepared: Prepared | None = None
+
+    def take(self) -> Prepared | None:
+        """Give them away, to the engine."""
+        prepared, self.prepared = self.prepared, None
+        return prepared
 
 
 class Driver:
@@ -73,10 +86,14 @@ class Driver:
         self._numbers = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._timer: asyncio.TimerHandle | None = None
+        self._deadline: float | None = None
+        """That the timer is for."""
         self._due = False
         self._closing = False
         self._began = self._lost_at = 0.0
         self._failures = 0
+        self._ticking = False
+        self._swap: _Swap | None = None
 
     # From outside.
 
@@ -120,6 +137,30 @@ class Driver:
             self._do(Cancelled(number, reason))
         return there
 
+    async def swap(self, folder: str) -> float:
+        """Serve other weights of the model; for how many seconds nothing was computed.
+
+        They are read while the old ones are served. Answers under way go on with the
+        new ones, behind their last token. `ConfigError` names what does not fit, and
+        `Refused` says that another swap is under way.
+        """
+        if self._swap is not None:
+            raise Refused(409, "busy", "other weights are being loaded already", 5.0)
+        if self.engine is None:
+            raise Refused(503, "not_ready", "the model is being loaded", 5.0)
+        swap = self._swap = _Swap(self._loop.create_future())
+        try:
+            swap.prepared = await asyncio.to_thread(self.engine.prepare, folder)
+            if self._closing:
+                raise Refused(503, "draining", "the server is about to end")
+            if not self._ticking and self.ready:
+                self._lose()
+            return await swap.done
+        finally:
+            if swap.prepared is not None:
+                swap.prepared.close()
+            self._swap = None
+
     def drain(self) -> None:
         """Serve who is there, and nobody else."""
         if self.scheduler is not None:
@@ -128,6 +169,9 @@ class Driver:
     async def close(self) -> None:
         """End all answers, and release the engine."""
         self._closing = True
+        if self._swap is not None and not self._swap.done.done():
+            why = "the server is about to end"
+            self._swap.done.set_exception(Refused(503, "draining", why))
         for number in list(self._answers):
             self.cancel(number, "error")
         if self._timer is not None:
@@ -145,9 +189,8 @@ class Driver:
             stopped += self._carry_out(effect)
         for number in stopped:
             self._do(Cancelled(number, "stop"))
-        if not isinstance(event, TickDue):
+        if not isinstance(event, TickDue | Ticked):
             self._wake()
-        self.metrics.load(self.scheduler)
 
     def _wake(self) -> None:
         """A `TickDue` behind everything that comes in this turn of the loop."""
@@ -160,12 +203,21 @@ class Driver:
         if self._closing or self.scheduler is None:
             return
         self._do(TickDue())
+        deadline = self.scheduler.deadline()
+        if deadline == self._deadline:
+            return
+        self._deadline = deadline
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if (deadline := self.scheduler.deadline()) is not None:
+        if deadline is not None:
             wait = max(deadline - time.monotonic(), 0.0)
-            self._timer = self._loop.call_later(wait, self._wake)
+            self._timer = self._loop.call_later(wait, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        """Somebody has waited too long; a clock that is early is asked again."""
+        self._deadline = None
+        self._wake()
 
     # Effects.
 
@@ -194,7 +246,7 @@ class Driver:
             tuple(self._masked(c) if c.last else c for c in tick.chunks),
             tuple(map(self._masked, tick.steps)),
         )
-        self._began = time.monotonic()
+        self._began, self._ticking = time.monotonic(), True
         self.metrics.tick(tick)
         self._away(lambda: self._engine().tick(masked), self._on_ticked)
 
@@ -244,20 +296,42 @@ class Driver:
 
     def _on_ticked(self, future: "Future[Any]") -> None:
         self.metrics.computed(time.monotonic() - self._began)
+        self._ticking = False
         error = future.exception()
         if error is None:
             self._failures = 0
             self._do(Ticked(future.result()))
+            if self._swap is not None and self._swap.prepared is not None:
+                self._lose()
+            else:
+                self._on_due()  # the engine does not wait until the tokens are sent
             return
         # Whatever it is, nobody shall wait for ever: what there is begins anew.
         self._log(f"the engine was lost: {_said(error)}")
         self._failures += 1
+        self._lose()
+
+    def _lose(self) -> None:
+        """What the slots hold is worth nothing, or will not be."""
         self._lost_at = time.monotonic()
         self._do(Lost())
 
     def _recover(self) -> None:
-        if not self._closing:
+        if self._closing:
+            return
+        if self._swap is None or (prepared := self._swap.take()) is None:
             self._away(lambda: self._engine().recover(), self._on_recovered)
+        else:
+            self._away(lambda: self._engine().swap(prepared), self._on_swapped)
+
+    def _on_swapped(self, future: "Future[None]") -> None:
+        self._on_recovered(future)
+        if self._swap is None or self._swap.done.done():
+            return
+        if (error := future.exception()) is not None:
+            self._swap.done.set_exception(error)
+        else:
+            self._swap.done.set_result(time.monotonic() - self._lost_at)
 
     def _on_recovered(self, future: "Future[None]") -> None:
         error = future.exception()
@@ -274,6 +348,8 @@ class Driver:
             self.metrics.recovered(took)
             self._log(f"the engine is ready again after {took:.2f} s")
             self._do(Recovered())
+            if self._swap is not None and self._swap.prepared is not None:
+                self._lose()
 
 
 def _said(error: BaseException) -> str:

@@ -29,12 +29,13 @@ from starlette.staticfiles import StaticFiles
 from pcp.errors import ConfigError, MissingPackage, PcpError
 from pcp.serving.gateway.api_keys import ApiKeys
 from pcp.serving.gateway.asking import Asking
-from pcp.serving.gateway.clients import Guard
+from pcp.serving.gateway.clients import Guard, read_json
 from pcp.serving.gateway.driver import Driver
 from pcp.serving.gateway.metrics import Metrics
 from pcp.serving.gateway.openai_routes import OpenAiRoutes
 from pcp.serving.gateway.page import chat_page
-from pcp.serving.gateway.refused import Refused, reply
+from pcp.serving.gateway.refused import Refused, post, reply
+from pcp.serving.gateway.schemas import OtherWeights
 from pcp.serving.gateway.shardcompute import ShardComputeRoutes
 from pcp.serving.interface import Engine
 from pcp.serving.tokens.chat_template import ChatTemplate
@@ -159,6 +160,12 @@ class Gateway:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(end)
 
+    def swap(self, folder: str) -> float:
+        """Serve other weights, from any other thread; see `Driver.swap`."""
+        assert self._loop is not None, "it serves"
+        swap = self.driver.swap(folder)
+        return asyncio.run_coroutine_threadsafe(swap, self._loop).result()
+
     def _app(self) -> Starlette:
         options = self.options
         guard = Middleware(
@@ -200,6 +207,7 @@ class Gateway:
                 Route("/ready", self._ready),
                 Route("/metrics", self._metrics),
                 Route("/v1/cluster", self._cluster),
+                post("/v1/weights", self._weights),
                 *(Route(path, self._page) for path in sorted(_PAGES)),
                 *openai.routes(),
                 *shards.routes(),
@@ -267,6 +275,8 @@ class Gateway:
         by_page = asked.get("sec-fetch-dest") == "empty"
         if by_page or asked.get("accept") == "application/json":
             return await self._shards.report(request)
+        if self.driver.scheduler is not None:
+            self.metrics.load(self.driver.scheduler)
         try:
             text, kind = self.metrics.text()
         except MissingPackage as error:
@@ -290,6 +300,22 @@ class Gateway:
                 "ticks": scheduler.ticks,
             }
         return reply(values)
+
+    async def _weights(self, request: Request) -> Response:
+        """POST /v1/weights, by an operator: serve those of another folder."""
+        if not self.options.keys.is_operator(request.headers.get("authorization", "")):
+            why = "this is for the key of an operator: pcp serve --new-key NAME "
+            why += "--operator makes one, and --api-key-file names their file"
+            raise Refused(403, "not_operator", why)
+        asked = await read_json(request, OtherWeights, self.options.body_limit)
+        by = request.scope["client_name"]
+        self._log(f"{by} asks for the weights of {asked.folder}")
+        try:
+            seconds = await self.driver.swap(asked.folder)
+        except ConfigError as error:
+            raise Refused(400, "wrong_weights", str(error), param="folder") from error
+        self._log(f"serves the weights of {asked.folder}")
+        return reply({"weights": asked.folder, "paused_seconds": seconds})
 
     async def _internal_error(self, request: Request, error: Exception) -> Response:
         self._log(f"internal error: {type(error).__name__}: {error}")

@@ -192,3 +192,9 @@ class Detokenize(BaseModel):
     """POST /detokenize."""
 
     tokens: list[int]
+
+
+class OtherWeights(BaseModel):
+    """POST /v1/weights: a folder of the server's machine."""
+
+    folder: str

@@ -17,6 +17,7 @@ from pcp.bundle import Bundle
 from pcp.compiler import driver
 from pcp.compiler.options import CompileOptions
 from pcp.frontends.jax import from_jax
+from pcp.passes.legalize.assign_target import DESCRIBED
 
 GPUS = ("sm_80", "sm_90a", "gfx942")
 
@@ -94,6 +95,35 @@ def test_ptxas_takes_it(gradient: Bundle, tmp_path: Path) -> None:
         command = ["ptxas", "-arch=sm_90a", str(source), "-o", str(tmp_path / "x")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert not done.returncode, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("ptxas"), reason="no ptxas on this machine")
+@pytest.mark.parametrize("target", sorted(DESCRIBED))
+def test_ptx_of_a_described_chip_is_for_it(target: str, tmp_path: Path) -> None:
+    """The header names the chip, and its own assembler takes it."""
+    texts = ptx(compiled(MLP, [target], "grad", jnp.bfloat16), target)
+    assert texts
+    for i, text in enumerate(texts):
+        assert f".target {target}\n".encode() in text
+        source = tmp_path / f"{i}.ptx"
+        source.write_bytes(text)
+        command = ["ptxas", f"-arch={target}", str(source), "-o", str(tmp_path / "x")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert not done.returncode, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["gfx950", "gfx1200", "gfx1201"])
+def test_amds_later_chips_compile(target: str) -> None:
+    assert compiled(MLP, [target], "grad", jnp.bfloat16).module(target)
+
+
+def test_code_for_arm_is_arms() -> None:
+    """Its executable is an ELF file whose machine is 183, AArch64."""
+    module = compiled(MLP, ["aarch64"], "forward", jnp.float32).module("aarch64")
+    at = module.index(b"\x7fELF")
+    assert int.from_bytes(module[at + 18 : at + 20], "little") == 183
 
 
 def lookup(table: Any, w: Any, tokens: Any) -> Any:

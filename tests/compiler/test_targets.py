@@ -7,8 +7,9 @@ from pcp.errors import ConfigError
 from pcp.passes.legalize.assign_target import DEVICES, device_attribute
 
 PROMISED = (
-    "cpu cpu:host sm_70 sm_75 sm_80 sm_86 sm_87 sm_89 sm_90 sm_90a "
-    "gfx908 gfx90a gfx942 gfx1100 vulkan metal"
+    "cpu cpu:host aarch64 sm_70 sm_75 sm_80 sm_86 sm_87 sm_89 sm_90 sm_90a sm_100 "
+    "sm_100a sm_120 sm_120a gfx908 gfx90a gfx942 gfx950 gfx1100 gfx1200 gfx1201 "
+    "vulkan metal"
 ).split()
 
 
@@ -31,6 +32,8 @@ def test_a_processor_by_name() -> None:
     assert target.backend == "llvm-cpu"
     assert "--iree-llvmcpu-target-cpu=znver4" in target.flags
     assert target.file_name == "cpu-znver4"
+    arm = find("aarch64:neoverse-v2")
+    assert {"--iree-llvmcpu-target-triple=aarch64-unknown-linux-gnu"} <= {*arm.flags}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def checked() -> dict[str, dict[str, Any]]:
         [sys.executable, "-m", "helpers.models.jax_sharded", *CASES],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         cwd=Path(__file__).parents[1],
     )
     assert done.returncode == 0, done.stderr

@@ -189,6 +189,7 @@ def test_tokens_and_back(server, tokenizer) -> None:
 
 
 def test_what_operators_ask(server) -> None:
+    server.post(TEXT, {"prompt": "x", "max_tokens": 2, "ignore_eos": True})
     assert server.client().get("/health") == {"status": "ok"}
     assert server.client().get("/ready") == {"status": "ready"}
     assert server.client().get("/v1/models")["data"][0]["id"] == "test-model"
@@ -199,6 +200,7 @@ def test_what_operators_ask(server) -> None:
     text = server.ask("GET", "/metrics").body.decode()
     assert "pcp_serve_generated_tokens_total" in text
     assert 'pcp_serve_requests_total{outcome="length"}' in text
+    assert "pcp_serve_ready 1.0" in text  # set when it is asked for
 
 
 # What is refused, and the service lives on.
@@ -297,6 +299,53 @@ def test_who_has_no_key_is_told_so(folder, tmp_path) -> None:
         assert server.client().get("/health") == {"status": "ok"}
         for key in (alice, bob):
             assert server.client(key).get("/ready") == {"status": "ready"}
+
+
+def test_an_operator_changes_the_weights_while_answers_go_on(
+    folder, tokenizer, tmp_path
+) -> None:
+    """Nobody else may; what does not fit is named; every answer is the same."""
+    file = tmp_path / "keys"
+    alice = {"Authorization": f"Bearer {api_keys.new(file, 'alice')}"}
+    root = {"Authorization": f"Bearer {api_keys.new(file, 'root', operator=True)}"}
+    engine = Paced(4, 400, 32, vocabulary=320)
+    engine.pause = 0.002
+    keys, at = ApiKeys.read(file), "/v1/weights"
+    with live(folder, lambda: engine, keys=keys) as server:
+        asked = {"prompt": "one two", "max_tokens": 150, "seed": 0, "ignore_eos": True}
+        texts: list[str] = []
+
+        def ask() -> None:
+            reply = server.post(TEXT, asked, **alice)
+            texts.append(reply.json["choices"][0]["text"])
+
+        clients = [threading.Thread(target=ask) for _ in range(6)]
+        for client in clients:
+            client.start()
+        server.wait_until(lambda: not server.idle())
+        assert server.post(at, {"folder": "new"}).status == 401
+        assert server.post(at, {"folder": "new"}, **alice).error["code"] == (
+            "not_operator"
+        )
+        wrong = server.post(at, {"folder": "wrong"}, **root)
+        assert (wrong.status, wrong.error["param"]) == (400, "folder")
+        assert "have no w" in wrong.error["message"]
+        for number in range(3):
+            reply = server.post(at, {"folder": f"new-{number}"}, **root)
+            assert reply.json["weights"] == f"new-{number}"
+        assert not server.idle()
+        for client in clients:
+            client.join()
+        assert texts == [wanted(tokenizer, tokenizer.encode("one two"), 150)] * 6
+        server.wait_until(server.idle)
+        assert server.post(at, {"folder": "idle"}, **root).status == 200
+    assert [p.served and not p.closed for p in engine.prepared] == [True] * 4
+
+
+def test_a_server_without_keys_has_no_operator(server) -> None:
+    reply = server.post("/v1/weights", {"folder": "new"})
+    assert (reply.status, reply.error["code"]) == (403, "not_operator")
+    assert "--operator" in reply.error["message"]
 
 
 @pytest.mark.parametrize("content", ["", "# nobody\n", "alice secret\n", "\xff"])

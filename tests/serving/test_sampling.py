@@ -6,11 +6,13 @@ import pytest
 from pcp.errors import UsageError
 from pcp.serving.interface import Sampling
 from pcp.serving.sampling import (
+    LARGEST_NOISE,
     History,
     chosen,
     gumbel,
     kept,
     log_softmax,
+    noise,
     sample,
     shaped,
     threefry,
@@ -89,6 +91,44 @@ def test_cuts_are_as_defined() -> None:
     assert kept(logits, Sampling(top_k=9)).tolist() == [0, 1, 2, 3, 4]
     both = Sampling(top_k=2, top_p=0.62)  # 0.4 of 0.65 is less than 0.62
     assert kept(logits, both).tolist() == [1, 3]
+
+
+def _plainly(logits: np.ndarray, sampling: Sampling, position: int) -> int:
+    """The definition: everything sorted, and noise for every token."""
+    x = logits / np.float32(sampling.temperature)
+    order = np.argsort(-x, kind="stable")
+    if sampling.top_k:
+        order = order[x[order] >= x[order[sampling.top_k - 1]]]
+    share = np.exp(x[order].astype(np.float64) - x[order[0]])
+    share /= share.sum()
+    order = order[np.cumsum(share) - share < sampling.top_p]
+    left = np.sort(order)
+    return int(left[np.argmax(x[left] + gumbel(sampling.seed, position, left))])
+
+
+@pytest.mark.parametrize("spread", [0.1, 2.0, 12.0])
+@pytest.mark.parametrize(
+    ("top_k", "top_p"), [(0, 1.0), (300, 1.0), (0, 0.9), (40, 0.7)]
+)
+def test_few_are_looked_at_and_the_draw_is_that_of_all(
+    spread: float, top_k: int, top_p: float
+) -> None:
+    """Flat and steep logits, where the nearest are all tokens and where one is."""
+    drawn = np.random.default_rng(7)
+    for position in range(25):
+        logits = drawn.normal(0, spread, 3000).astype(np.float32)
+        sampling = Sampling(temperature=0.8, seed=3, top_k=top_k, top_p=top_p)
+        found = chosen(logits, sampling, History(range(position), 0))
+        assert found == _plainly(logits, sampling, position)
+
+
+def test_noise_is_finite_for_all_bits() -> None:
+    """A token with infinite noise would win, however improbable it is."""
+    ends = np.array([0, 1 << 9, (1 << 32) - 513, (1 << 32) - 1], np.uint32)
+    found = noise(ends)
+    assert np.isfinite(found).all()
+    assert (np.diff(found) >= 0).all()
+    assert found[-1] == LARGEST_NOISE < 17
 
 
 def test_penalties_are_those_of_openai_and_ctrl() -> None:

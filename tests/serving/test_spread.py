@@ -1,20 +1,25 @@
 """A model over ranks: the tokens of one device, also after a rank was killed."""
 
+import io
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pcp.bundle import Bundle
 from pcp.errors import ConfigError, RuntimeFault, StateMismatch, UsageError
+from pcp.serving import weights
 from pcp.serving.interface import EngineLost, Sampling, Tick
 from pcp.tools.serving import serve_rank, shard
+from pcp.training.storage import safetensors_io
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -33,6 +38,7 @@ from pcp.serving.engine import SlotEngine  # noqa: E402
 from pcp.serving.engine import load as engine_of  # noqa: E402
 from pcp.serving.spread import Spread  # noqa: E402
 from pcp.tools.serving.decoder_engine import (  # noqa: E402
+    of_bundle,
     phases,
     spread_engine,
     start_rank,
@@ -57,8 +63,8 @@ def _folder(folders: dict[str, Path], name: str) -> Path:
 
 
 @contextmanager
-def _spread(bundle: Bundle, folder: Path) -> Iterator[SlotEngine]:
-    engine = spread_engine(bundle, folder, slots=SLOTS)
+def _spread(bundle: Bundle, folder: Path, spares: int = 0) -> Iterator[SlotEngine]:
+    engine = spread_engine(bundle, folder, slots=SLOTS, spares=spares)
     try:
         yield engine
     finally:
@@ -84,11 +90,11 @@ def _ticks(engine: SlotEngine, requests: list[Request]) -> None:
         advance(engine, requests)
 
 
-def _alone(folder: Path) -> list[list[int]]:
-    """The tokens of one device, each request by itself."""
+def _alone(folder: Path, count: int = SLOTS) -> list[list[int]]:
+    """The tokens of one device, each of so many requests by itself."""
     bundle = compiled(folder, PHASES)
     engine = engine_of(bundle, folder, slots=SLOTS, device="local-sync")
-    found = [run(engine, request)[0] for request in _requests()]
+    found = [run(engine, request)[0] for request in _requests()[:count]]
     engine.close()
     return found
 
@@ -109,7 +115,9 @@ def test_ranks_make_the_tokens_of_one_device(
     """Side by side; and again when a rank was killed in the middle."""
     folder = _folder(folders, name)
     wanted = _alone(folder)
-    with _spread(compiled(folder, PHASES, ranks), folder) as engine:
+    # Of three ranks the spare has the first one's part, and the last one is killed.
+    spares = int(ranks == 3)
+    with _spread(compiled(folder, PHASES, ranks), folder, spares) as engine:
         assert run(engine, *_requests()) == wanted
         requests = _requests()
         for _ in range(12):
@@ -120,27 +128,75 @@ def test_ranks_make_the_tokens_of_one_device(
             _ticks(engine, requests)
         with pytest.raises(EngineLost, match="recover"):
             engine.tick(Tick())
+        reserve = engine.describe()["spares"]
         engine.recover()
         assert engine.describe()["epoch"] == 2
+        if reserve:
+            assert engine.describe()["ranks"][-1]["pid"] == reserve[0]
         for request in requests:  # the tokens so far are the truth
             request.computed = 0
         assert run(engine, *requests) == wanted
 
 
-def test_a_rank_that_was_lost_between_ticks_is_started_again(
+def test_a_spare_takes_the_place_of_a_lost_rank_and_one_is_started_without(
     folders: dict[str, Path],
 ) -> None:
+    """The second time there is no spare either: it was killed with the rank."""
     folder = _folder(folders, "llama")
-    with _spread(compiled(folder, PHASES, 2), folder) as engine:
-        first = engine.describe()["ranks"][1]["pid"]
-        os.kill(first, signal.SIGKILL)
-        (request, *_) = _requests()
-        with pytest.raises(EngineLost):
-            _ticks(engine, [request])
-        engine.recover()
-        assert engine.describe()["ranks"][1]["pid"] != first
-        request.computed = 0
+    (request, *_) = _requests()
+    with _spread(compiled(folder, PHASES, 2), folder, spares=1) as engine:
+        (spare,) = engine.describe()["spares"]
+        for victims in (1, 2):
+            state = engine.describe()
+            pids = [state["ranks"][1]["pid"], *state["spares"]]
+            for pid in pids[:victims]:
+                os.kill(pid, signal.SIGKILL)
+            with pytest.raises(EngineLost):
+                _ticks(engine, [request])
+            engine.recover()
+            now = engine.describe()
+            assert now["epoch"] == victims + 1
+            assert (now["ranks"][1]["pid"] == spare) == (victims == 1)
+            assert now["spares"] not in ([], state["spares"])
+            request.computed = 0
         assert len(run(engine, request)[0]) == 24
+
+
+def _other(folder: Path, to: Path, **config: Any) -> Path:
+    """The folder of a model with other weights, and other values of its config."""
+    shutil.copytree(folder, to)
+    values = weights.mapped(folder)
+    name = "model.embed_tokens.weight"
+    changed = {n: a[::-1].copy() if n == name else a for n, a in values.items()}
+    (to / "model.safetensors").write_bytes(safetensors_io.to_bytes(changed))
+    said = json.loads((to / "config.json").read_text()) | config
+    (to / "config.json").write_text(json.dumps(said))
+    return to
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_other_weights_are_served_from_the_next_tick_on(
+    ranks: int, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """Prepared beside the old ones; another model is refused, and nothing changes."""
+    folder = _folder(folders, "llama")
+    other = _other(folder, tmp_path / "other")
+    another = _other(folder, tmp_path / "another", rope_theta=7.0)
+    (request, *_) = _requests()
+    engine = of_bundle(compiled(folder, PHASES, ranks), folder, slots=SLOTS)
+    try:
+        before = run(engine, request)
+        with pytest.raises(ConfigError, match=r"rope_theta is 7\.0 in config\.json"):
+            engine.prepare(str(another))
+        prepared = engine.prepare(str(other))
+        request = _requests()[0]
+        assert run(engine, request) == before
+        engine.swap(prepared)
+        assert engine.describe()["weights"] == str(other)
+        (after,) = run(engine, _requests()[0])
+        assert after == _alone(other, 1)[0] != before[0]
+    finally:
+        engine.close()
 
 
 # --- parts of the weights ---
@@ -185,7 +241,10 @@ def test_ranks_with_other_weights_are_refused(
     (tmp_path / "shards.json").write_text(json.dumps(said))
     bundle = compiled(folder, PHASES, 2)
     file = bundle.write(tmp_path / "model.pcp")
-    start = partial(start_rank, [str(file), str(folder)], SLOTS, "local-sync")
+
+    def start(_: Path, *at: Any) -> Any:
+        return start_rank(str(file), SLOTS, "local-sync", folder, *at)
+
     with pytest.raises(StateMismatch, match="rank 1 has another bundle, other weights"):
         Spread(bundle, tmp_path, slots=SLOTS, spawn=start, device="local-sync")
 
@@ -194,7 +253,7 @@ def test_a_rank_that_cannot_begin_is_told_at_once(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = _folder(folders, "llama")
-    start = partial(start_rank, ["no.pcp", str(folder)], SLOTS, "local-sync")
+    start = partial(start_rank, "no.pcp", SLOTS, "local-sync")
     with pytest.raises(RuntimeFault, match="rank 1 did not come"):
         Spread(compiled(folder, PHASES, 2), folder, slots=SLOTS, spawn=start)
 
@@ -227,6 +286,31 @@ def test_a_folder_with_files_is_not_written_to(
 
 
 # --- commands ---
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        ("", 0, ""),  # the server is gone
+        ("nonsense", 2, "RANK HOST:PORT is expected"),
+        ("7 127.0.0.1:1", 2, "the bundle is for 2 ranks"),
+    ],
+)
+def test_a_spare_does_what_its_line_says(
+    line: str,
+    code: int,
+    message: str,
+    folders: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = _folder(folders, "llama")
+    file = compiled(folder, PHASES, 2).write(tmp_path / "m.pcp")
+    monkeypatch.setattr("sys.stdin", io.StringIO(line + "\n" * bool(line)))
+    asked = [str(file), str(folder), "--rank", "1", "--spare", "--device", "local-sync"]
+    assert serve_rank.main(asked) == code
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rank", [0, 2])

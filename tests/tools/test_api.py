@@ -78,8 +78,13 @@ def test_a_text_is_a_module(model: Path) -> None:
     assert len(str(error.value)) < 300
 
 
-def test_paths_may_be_text(model: Path, tmp_path: Path) -> None:
+def test_paths_may_be_text(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, folder = pcp.load(model), tmp_path / "cache"
+    monkeypatch.chdir(tmp_path)
+    pcp.compile(module, "cpu", mode="forward", cache="off")
+    assert not Path("off").exists()  # no folder: the word that the commands know
     pcp.compile(module, "cpu", mode="forward", cache=str(folder))
     assert [*folder.iterdir()]
     with pytest.raises(ConfigError, match=r"^cache=7 is no path"):

@@ -12,6 +12,7 @@ from helpers.worlds.communicators import eventually
 
 from pcp.bundle import Bundle
 from pcp.passes.collectives.overlap_collectives import usual_inflight
+from pcp.tools.cli import main as main_of_all
 from pcp.tools.compile import main
 from pcp.tools.support.cache_folder import cache_folder
 from pcp.tools.support.compile_job import output_name
@@ -48,6 +49,21 @@ def test_several_targets_make_one_bundle(folder: Path, capsys: Captured) -> None
     assert main([*flags, "--jobs", "1"]) == 0
     assert Bundle.read("forward.pcp").targets == ("cpu", "vulkan")
     assert capsys.readouterr().out.startswith("wrote forward.pcp")
+
+
+def test_a_signed_bundle_is_one_that_its_signer_made(folder: Path, capsys) -> None:
+    assert main_of_all(["keys", "new", "builder.identity"]) == 0
+    number = capsys.readouterr().out.strip()
+    flags = ["forward.mlir", "--target", "cpu", "-q", "-o", "x.pcp"]
+    assert main(flags) == 0
+    assert main_of_all(["verify", "x.pcp"]) == 1
+    assert "nobody has signed it" in capsys.readouterr().err
+    assert main([*flags, "--sign", "builder.identity"]) == 0
+    assert main_of_all(["verify", "x.pcp", "--trust", number]) == 0
+    assert f"x.pcp: whole, signed by {number}" in capsys.readouterr().out
+    assert main_of_all(["verify", "x.pcp", "--trust", "a" * 32]) == 1
+    assert "is not one that was named with --trust" in capsys.readouterr().err
+    assert main([*flags, "--sign", "builder.identity", "--emit", "vmfb"]) == 2
 
 
 def test_the_help_says_what_is_usual(capsys: Captured) -> None:

@@ -2,9 +2,11 @@
 
 import io
 import re
+import struct
 import sys
 import types
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 from helpers.oracles.round_metrics import record
@@ -14,6 +16,7 @@ from pcp.errors import MissingPackage
 from pcp.training.observe.dashboard import Dashboard, PlainLog, sparkline
 from pcp.training.observe.metrics import Fanout
 from pcp.training.observe.plot import plot_losses
+from pcp.training.observe.tensorboard import TensorBoard
 from pcp.training.observe.wandb import WandbRun
 
 STATUS = {
@@ -134,6 +137,34 @@ def test_wandb_gets_rounds_and_never_the_key(tmp_path, monkeypatch):
     assert fake.logged[0][1]["loss"] == 3.0
     assert fake.logged[1] == (1, {"validation_loss": 2.0})
     assert fake.finished
+
+
+def _events(folder) -> list[tuple[int, str, float]]:
+    """Step, name and value of all scalars of a folder's event files."""
+    event_pb2 = import_module("tensorboardX.proto.event_pb2")
+    found = []
+    for path in sorted(folder.iterdir()):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            (size,) = struct.unpack_from("<Q", data, at)
+            event = event_pb2.Event.FromString(data[at + 12 : at + 12 + size])
+            found += [(event.step, v.tag, v.simple_value) for v in event.summary.value]
+            at += 12 + size + 4
+    return found
+
+
+def test_tensorboard_reads_rounds_and_validations(tmp_path):
+    pytest.importorskip("tensorboardX")
+    run = Fanout([TensorBoard(tmp_path, 0)])
+    for number in (1, 2):
+        run.round(record(number, 4.0 - number))
+    run.validation(2, 1.5, 5)
+    run.close()
+    found = _events(tmp_path)
+    assert (1, "loss", 3.0) in found
+    assert (2, "loss", 2.0) in found
+    assert (2, "validation_loss", 1.5) in found
+    assert (1, "worker/1/resident_bytes", 100_000_000.0) in found
 
 
 def test_a_key_without_the_package_is_an_error(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from pcp.compiler.options import parse_bytes
 from pcp.errors import UsageError, counted
 from pcp.tools.support.cache_folder import VARIABLE, cache_folder
 from pcp.tools.support.command import Parser, run
-from pcp.tools.support.training_job import say
+from pcp.tools.support.lines import say
 
 PROG = "pcp cache"
 

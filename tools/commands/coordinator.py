@@ -7,10 +7,15 @@ from pathlib import Path
 from pcp.errors import UsageError
 from pcp.runtime.group.coordinator import Coordinator
 from pcp.runtime.transport import link
-from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
+from pcp.tools.support.lines import stamped
 from pcp.tools.support.metrics_port import add_metrics_flags, serving
-from pcp.tools.support.protection import add_protection_flags, protection
+from pcp.tools.support.protection import (
+    add_insecure_flag,
+    add_protection_flags,
+    protection,
+    require_protection,
+)
 from pcp.tools.support.signals import stop_on_signals
 
 PROG = "pcp coordinator"
@@ -27,7 +32,7 @@ def parser() -> Parser:
         prog=PROG,
         description="Serve an elastic group, which `Communicator.join` joins. No "
         "tensors pass through here; when it is restarted, the members come back.",
-        example="pcp coordinator --host 0.0.0.0 --members 4",
+        example="pcp coordinator --host 0.0.0.0 --members 4 --key-file run.key",
     )
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="where to listen")
@@ -35,6 +40,7 @@ def parser() -> Parser:
     add("--members", type=int, default=1, help="form the first group with so many")
     add("--silence", type=float, default=5.0, help="seconds until a member is dead")
     add("--state", type=Path, help="a file that counts restarts (or the clock does)")
+    add_insecure_flag(parser)
     add_protection_flags(parser)
     add_metrics_flags(parser)
     return parser
@@ -44,16 +50,18 @@ def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     if flags.members < 1 or not flags.silence > 0:
         raise UsageError("at least --members 1, and a --silence above 0 seconds")
+    protected = protection(flags)
+    require_protection(flags.host, protected, flags.insecure)
     stop = threading.Event()
     stop_on_signals(lambda _: stop.set())
-    log = jobs.stamped("coordinator")
+    log = stamped("coordinator")
     address = link.format_address(flags.host, flags.port)
     with Coordinator.listen(
         address,
         first=flags.members,
         silence=flags.silence,
         state=flags.state,
-        **protection(flags).options,
+        **protected.options,
     ) as coordinator:
         log(f"listening on {coordinator.address}")
         with serving(flags, log, coordinator.collect):

@@ -8,7 +8,7 @@ from pcp.errors import UsageError
 from pcp.runtime.transport import certificates
 from pcp.runtime.transport.peer_identity import ROLES
 from pcp.tools.support.command import Parser, run
-from pcp.tools.support.training_job import say
+from pcp.tools.support.lines import say
 
 PROG = "pcp keys"
 DAYS = 7.0

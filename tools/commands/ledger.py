@@ -13,6 +13,7 @@ from pcp.bundle import sha256
 from pcp.errors import ConfigError, StateMismatch, UsageError, counted
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, run
+from pcp.tools.support.lines import say
 from pcp.tools.support.signals import in_order
 from pcp.training.config.experiment import Experiment
 from pcp.training.simulate.replay import Replay
@@ -56,8 +57,8 @@ def _main(argv: Sequence[str]) -> None:
         raise ConfigError(f"{path}: no ledger there")
     records, _ = read(path)
     for line in prove(records, path).lines():
-        jobs.say(line)
-    jobs.say("ledger ok")
+        say(line)
+    say("ledger ok")
     if flags.action == "replay":
         load = loader(flags.device)
         with closing(Replay(records, load, flags.data, path.parent)) as again:
@@ -90,12 +91,12 @@ def follow(again: Replay, rounds: int | None = None) -> None:
             raise StateMismatch(f"{made.difference()}{notes}")
         done += 1
         what = f"{counted(made.workers, 'worker')}, loss {made.loss_found:.4f}"
-        jobs.say(f"round {made.round:<6} {made.found[:12]}  {what}")
+        say(f"round {made.round:<6} {made.found[:12]}  {what}")
         if done == rounds:
             break
     for note in again.notes:
-        jobs.say(f"note: {note}")
+        say(f"note: {note}")
     if not done:
-        jobs.say("no round is committed: there is nothing to replay")
+        say("no round is committed: there is nothing to replay")
         return
-    jobs.say(f"replayed {counted(done, 'round')}: every digest is the recorded one")
+    say(f"replayed {counted(done, 'round')}: every digest is the recorded one")

@@ -4,12 +4,16 @@ from collections.abc import Callable, Sequence
 
 from pcp.errors import UsageError
 from pcp.tools.commands.supervise import child_command
-from pcp.tools.support import training_job as jobs
+from pcp.tools.support import backends
 from pcp.tools.support.command import Parser, port_number, run
+from pcp.tools.support.lines import stamped
 from pcp.tools.support.protection import (
     add_protection_flags,
+    add_trust_flag,
     protection,
     protection_arguments,
+    trust,
+    trust_arguments,
 )
 from pcp.tools.support.signals import stop_on_signals
 from pcp.training.process.node_manager import NodeManager
@@ -33,11 +37,12 @@ def parser() -> Parser:
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="the shepherd's host")
     add("--port", type=port_number, default=8080, help="the shepherd's port")
-    add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
+    add("--backend", default="cpu", help=f"one of {', '.join(backends.BACKENDS)}")
     add("--target", help="what to compile for; default by backend")
     add("--scale", type=int, default=1, help="workers; devices 0 to N-1")
     add("--device", help="the runtime's device address for all, e.g. local-sync")
     add("--data", metavar="FILE", help="the data on this machine")
+    add_trust_flag(parser)
     add_protection_flags(parser)
     return parser
 
@@ -70,9 +75,10 @@ def _main(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
     if flags.scale < 1:
         raise UsageError("--scale: at least one worker")
-    jobs.check_backend(flags.backend)
-    protection(flags)  # what is wrong with it is told once, and not by each worker
-    log = jobs.stamped("node")
+    backends.check_backend(flags.backend)
+    # What is wrong with it is told once, and not by each worker.
+    trust(flags, protection(flags))
+    log = stamped("node")
     manager = NodeManager(
         flags.scale,
         worker_command(
@@ -82,7 +88,7 @@ def _main(argv: Sequence[str]) -> None:
             target=flags.target,
             device=flags.device,
             data=flags.data,
-            protected=protection_arguments(flags),
+            protected=[*protection_arguments(flags), *trust_arguments(flags)],
         ),
         log=log,
         spawn=spawner(),

@@ -26,8 +26,7 @@ import numpy as np
 from pcp import strict_json
 from pcp.errors import ConfigError, UsageError
 from pcp.runtime.program import host_processor
-from pcp.tools.support import processes
-from pcp.tools.support import training_job as jobs
+from pcp.tools.support import backends, processes
 from pcp.tools.support.command import Parser, run
 
 PROG = "pcp probe"
@@ -125,12 +124,12 @@ def _named(target: str, hosts: Sequence[str]) -> str:
 
     Of several machines `cpu:host` is another processor on each: this one is named.
     """
-    if target != jobs.HOST or len(set(hosts)) == 1:
+    if target != backends.HOST or len(set(hosts)) == 1:
         return target
     if (own := host_processor.own()) is None:
         raise ConfigError(
             f"--target {target}: there are several machines, and pcp cannot name the "
-            "processor of this one; say it by LLVM's name, as cpu:neoverse-v2"
+            "processor of this one; say it by LLVM's name, as aarch64:neoverse-v2"
         )
     return own
 

@@ -1,24 +1,35 @@
 """`pcp shepherd`: coordinate a run whose workers come from anywhere."""
 
+import hmac
 import os
+import secrets
 import signal
 import sys
-from argparse import SUPPRESS, ArgumentTypeError
+from argparse import SUPPRESS, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pcp.errors import MissingPackage
+from pcp.errors import MissingPackage, UsageError
+from pcp.runtime.transport.credentials import Protection
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import MAX_PORT, Parser, port_number, run
+from pcp.tools.support.lines import say
+from pcp.tools.support.model_check import inspector
 from pcp.tools.support.protection import (
     add_insecure_flag,
     add_protection_flags,
+    add_sign_flag,
+    add_trust_flag,
+    is_loopback,
     protection,
     require_protection,
+    signer,
+    trusted_ids,
 )
 from pcp.tools.support.signals import at_once, on_signals
 from pcp.training.config.experiment import Experiment
@@ -30,11 +41,16 @@ from pcp.training.observe.metrics import Fanout, MetricsFile, Observer, read
 from pcp.training.observe.past_run import write_report
 from pcp.training.observe.prometheus import Prometheus
 from pcp.training.observe.web import WebPage
+from pcp.training.shepherd.artifacts import CompileFor
+from pcp.training.shepherd.leading import led
 from pcp.training.shepherd.shepherd import Shepherd
+from pcp.training.shepherd.voters import Voters
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import nonfinite
 from pcp.training.storage.round_record import Round, data_wait_share
 from pcp.training.storage.run_folder import RunFolder
+from pcp.training.wire.channel import split_address
+from pcp.training.wire.discovery import announced, tag_of
 
 PROG = "pcp shepherd"
 WEB = "127.0.0.1:0"
@@ -65,6 +81,15 @@ def parser() -> Parser:
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
     add_web(parser)
+    add(
+        "--announce",
+        action="store_true",
+        help="let workers of the same namespace find this shepherd: pcp worker "
+        "--discover",
+    )
+    _add_voters_flags(parser)
+    add_sign_flag(parser)
+    add_trust_flag(parser)
     add_insecure_flag(parser)
     add_protection_flags(parser)
     # Of the predecessor, whose command lines still work: a finished run ends anyway.
@@ -80,33 +105,97 @@ def _main(argv: Sequence[str]) -> int:
     experiment = jobs.read_run(flags)
     jobs.check_islands(flags, experiment)
     jobs.check_compiler(experiment.model_path)
-    resume = flags.resume or experiment.should_resume
+    voters = _voters(flags, protected)
+    serve = partial(_run, flags, tag_of(protected) if flags.announce else None)
+    # What another shepherd wrote is gone on with.
+    resume = flags.resume or experiment.should_resume or bool(voters)
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)
     folder.keep_changes(dict(flags.changes))
     screen = {"plain": flags.no_dashboard, "web": flags.web}
+    screen["token"] = _web_token(protected, flags.insecure)
     with watched(experiment, folder, **screen) as observer:
-        shepherd = Shepherd(
-            experiment,
-            folder,
-            jobs.compiler_for(experiment, observer.log),
-            observer,
-            host=flags.host,
-            port=flags.port,
-            workers=flags.workers,
-            protection=protected,
-        )
-        verb = "continuing" if known else "new run"
-        observer.log(f"{verb} in {folder.path}")
-        observer.log(
-            f"shepherd process {os.getpid()} listens on {flags.host}:{shepherd.port}"
-        )
-        # SIGTERM is for this process, which may come back with --resume, while its
-        # workers wait; Ctrl-C is for the run, and so is a terminal that closes.
-        ends = (signal.SIGINT, signal.SIGHUP)
-        with on_signals(interrupts.saving(shepherd), ends):
-            outcome = shepherd.run()
+
+        def make(compile_for: CompileFor, voters: Voters | None = None) -> Shepherd:
+            made = Shepherd(
+                experiment,
+                folder,
+                compile_for,
+                observer,
+                host=flags.host,
+                port=flags.port,
+                workers=flags.workers,
+                protection=protected,
+                inspect=inspector(experiment),
+                signer=signer(flags),
+                trusted=trusted_ids(flags),
+                voters=voters,
+            )
+            verb = "continuing" if known else "new run"
+            observer.log(f"{verb} in {folder.path}")
+            observer.log(
+                f"shepherd process {os.getpid()} listens on {flags.host}:{made.port}"
+            )
+            return made
+
+        compile_for = jobs.compiler_for(experiment, observer.log)
+        if voters:
+            log, me = observer.log, flags.voter
+            ended = led(make, folder, voters, me, protected, compile_for, log, serve)
+            if ended is None:
+                return 0
+            shepherd, outcome = ended
+        else:
+            shepherd = make(compile_for)
+            outcome = serve(shepherd)
     conclude(folder, outcome)
     return interrupts.exit_code(shepherd)
+
+
+def _run(flags: Namespace, tag: str | None, shepherd: Shepherd) -> Outcome:
+    """Serve until the run ends, or a signal ends it; announced, if there is a tag."""
+    known = nullcontext() if tag is None else announced(flags.host, shepherd.port, tag)
+    # SIGTERM is for this process, which may come back with --resume, while its
+    # workers wait; Ctrl-C is for the run, and so is a terminal that closes.
+    ends = (signal.SIGINT, signal.SIGHUP)
+    with on_signals(interrupts.saving(shepherd), ends), known:
+        return shepherd.run()
+
+
+def _add_voters_flags(parser: Parser) -> None:
+    """`--voters` and `--voter`: several shepherds of one run."""
+    add = parser.add_argument
+    add(
+        "--voters",
+        metavar="HOST:PORT,...",
+        help="where the shepherds of this run meet, an odd number of them: one leads, "
+        "the others stand by with its ledger; needs --run, a folder for each",
+    )
+    add("--voter", type=int, metavar="N", help="which of --voters this one is, from 0")
+
+
+def _voters(flags: Namespace, protected: Protection) -> list[str]:
+    """Of the voters; none: this shepherd is alone."""
+    if flags.voters is None and flags.voter is None:
+        return []
+    if not flags.voters or flags.voter is None or not flags.run:
+        raise UsageError("--voters, --voter and --run go together")
+    found = [word.strip() for word in flags.voters.split(",")]
+    for address in found:
+        host, _ = split_address(address)
+        require_protection(host, protected, flags.insecure)
+    return found
+
+
+def _web_token(protected: Protection, insecure: bool) -> str | None:
+    """For the page beyond this machine: none if that was said, or the key's own.
+
+    That of a key is the same after a restart; None: any.
+    """
+    if protected.key is None:
+        return "" if insecure else None
+    key = protected.key
+    raw = key.encode() if isinstance(key, str) else key
+    return hmac.digest(raw, b"pcp web page", "sha256").hex()[:32]
 
 
 def add_web(parser: Parser) -> None:
@@ -159,29 +248,44 @@ def watch(
     *,
     plain: bool,
     web: tuple[str, int] | None = None,
+    token: str | None = None,
 ) -> Fanout:
-    """Everybody who watches a run: screen, web page, metrics file, W&B, callbacks."""
+    """Everybody who watches a run: screen, web page, metrics file, W&B, callbacks.
+
+    And TensorBoard where tensorboardX is installed.
+    """
     past = read(folder.metrics) if folder.metrics.exists() else ([], {})
-    page = _web_page(experiment, past, *web) if web else []
+    page = _web_page(experiment, past, *web, token) if web else []
     rounds = experiment.outer_loop_steps
-    observers: list[Observer] = [MetricsFile(folder.metrics, jobs.say), *page]
+    observers: list[Observer] = [MetricsFile(folder.metrics, say), *page]
     observers.append(Journal(rounds, folder.log, folder.workers))
     observers += jobs.wandb_observer(experiment, folder.name)
+    if find_spec("tensorboardX"):
+        from pcp.training.observe.tensorboard import TensorBoard
+
+        behind = past[0][-1].round if past[0] else 0
+        observers.append(TensorBoard(folder.tensorboard, behind))
     if sys.stdout.isatty() and not plain:
         from rich.console import Console
 
         observers.append(Dashboard(rounds, Console()))
     else:
-        observers.append(PlainLog(rounds, jobs.say))
+        observers.append(PlainLog(rounds, say))
     fanout = Fanout([*observers, *map(Calls, callbacks)])
     for shown in page[:1]:
         fanout.log(f"web page {shown.url}")
     return fanout
 
 
-def _web_page(experiment: Experiment, past, host: str, port: int) -> list[Any]:
+def _web_page(
+    experiment: Experiment, past, host: str, port: int, token: str | None
+) -> list[Any]:
     """The page, and what counts for its /metrics where prometheus-client is there."""
     figures = Prometheus() if find_spec("prometheus_client") else None
+    if is_loopback(host):
+        token = ""
+    elif token is None:
+        token = secrets.token_urlsafe(24)
     page = WebPage(
         host,
         port,
@@ -189,6 +293,7 @@ def _web_page(experiment: Experiment, past, host: str, port: int) -> list[Any]:
         history=past[0],
         validations=past[1],
         metrics=figures.text if figures else None,
+        token=token,
     )
     return [page, figures] if figures else [page]
 
@@ -226,7 +331,7 @@ def conclude(folder: RunFolder, outcome: Outcome) -> None:
     lines["metrics"] = str(folder.metrics)
     lines["checkpoint"] = outcome.checkpoint or "none"
     for name, value in lines.items():
-        jobs.say(f"{name:<16}{value}")
+        say(f"{name:<16}{value}")
 
 
 def best_folder(folder: RunFolder, outcome: Outcome) -> Path | None:

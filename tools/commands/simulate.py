@@ -11,6 +11,7 @@ from pcp.bundle import Bundle
 from pcp.errors import ConfigError, UsageError
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, run
+from pcp.tools.support.lines import say, stamped, to_json
 from pcp.tools.support.signals import in_order
 from pcp.training.simulate.network_model import World
 from pcp.training.simulate.simulation import Figures, simulate
@@ -59,7 +60,7 @@ def _main(argv: Sequence[str]) -> None:
     _check(flags)
     sizes = _numbers(flags.workers)
     experiment = jobs.read_experiment(flags.config, changes=flags.changes)
-    report = jobs.stamped("compiler", sys.stderr)  # stdout may have to be JSON
+    report = stamped("compiler", sys.stderr)  # stdout may have to be JSON
     content = jobs.compiler_for(experiment, report)("cpu")
     manifest = Bundle.from_bytes(content, source=experiment.model_path).manifest
     own_clocks = plan_of(manifest).synchronize == "asynchronous"
@@ -77,7 +78,7 @@ def _main(argv: Sequence[str]) -> None:
         if not flags.json:
             _show(shown)
     if flags.json:
-        jobs.say(jobs.to_json([asdict(figures) for figures in shown]))
+        say(to_json([asdict(figures) for figures in shown]))
 
 
 def _check(flags: argparse.Namespace) -> None:
@@ -125,7 +126,7 @@ def _numbers(text: str) -> list[int]:
 def _show(shown: Sequence[Figures]) -> None:
     """The head before the first line, then the newest line."""
     if len(shown) == 1:
-        jobs.say("".join(f"{column:>12}" for column in COLUMNS))
+        say("".join(f"{column:>12}" for column in COLUMNS))
     f = shown[-1]
     cells = (
         str(f.workers),
@@ -134,4 +135,4 @@ def _show(shown: Sequence[Figures]) -> None:
         f"{f.goodput:.3f}",
         str(f.deaths),
     )
-    jobs.say("".join(f"{cell:>12}" for cell in cells))
+    say("".join(f"{cell:>12}" for cell in cells))

@@ -10,8 +10,8 @@ from typing import Any
 
 from pcp.errors import PeerLost, ProtocolError, counted
 from pcp.runtime.transport.credentials import Protection
-from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
+from pcp.tools.support.lines import say, to_json
 from pcp.tools.support.protection import add_protection_flags, protection
 from pcp.training.storage import ledger
 from pcp.training.storage.control_file import CONTROL_FILE, read_control
@@ -74,7 +74,7 @@ def _main(argv: Sequence[str]) -> None:
             if place is places[-1] and (values := _ended(flags)) is None:
                 raise
     assert values is not None, "a place was asked"
-    jobs.say(jobs.to_json(values) if flags.json else "\n".join(lines(values)))
+    say(to_json(values) if flags.json else "\n".join(lines(values)))
 
 
 def _places(flags: Namespace) -> list[tuple[str, int]]:

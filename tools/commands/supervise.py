@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 
 from pcp.errors import UsageError
-from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, run
+from pcp.tools.support.lines import stamped
 from pcp.tools.support.signals import stop_on_signals
 from pcp.training.process.supervisor import Policy, Supervisor, spawner
 
@@ -54,7 +54,7 @@ def _main(argv: Sequence[str]) -> int:
         raise UsageError("nothing to run; write the command after --")
     supervisor = Supervisor(
         child_command(child),
-        log=jobs.stamped("supervisor"),
+        log=stamped("supervisor"),
         spawn=spawner(),
         policy=Policy(crashes=flags.crashes, within=flags.within),
         restarted=resumed,

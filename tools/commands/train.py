@@ -1,7 +1,6 @@
 """`pcp train`: a whole run on this machine, from the model to the summary."""
 
 import os
-from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,10 +11,11 @@ from pcp.errors import RuntimeFault, UsageError
 from pcp.runtime.transport.credentials import Protection
 from pcp.tools.commands.node import worker_command
 from pcp.tools.commands.shepherd import add_web, best_folder, conclude, watched
-from pcp.tools.support import hf_training, interrupts
+from pcp.tools.support import backends, hf_training, interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.detached import detached
+from pcp.tools.support.lines import say
 from pcp.tools.support.protection import (
     add_protection_flags,
     protection,
@@ -60,14 +60,11 @@ def parser() -> Parser:
     )
     add("--workers", type=int, help="default: the experiment's")
     jobs.add_islands(parser)
-    add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
+    add("--backend", default="cpu", help=f"one of {', '.join(backends.BACKENDS)}")
     add("--target", help="what to compile for; default by backend")
     add("--device", help="the runtime's device address for all, e.g. local-sync")
     add("--model", metavar="FILE", help="instead of the experiment's model_path")
-    add("--hf", metavar="DIR", help="in its place: a folder of transformers")
-    add("--task", help="of --hf; default: what the architecture says")
-    add("--batch-size", type=int, metavar="B", help="with --hf: samples; default 8")
-    add("--block-size", type=int, metavar="T", help="with --hf: tokens; default 128")
+    hf_training.add_flags(parser)
     add("--algorithm", metavar="SPEC", help="instead of the experiment's: ddp, ...")
     add("--port", type=port_number, default=0, help="default: any free one")
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
@@ -108,7 +105,7 @@ class Place:
 
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
-    request = _requested(flags)
+    request = hf_training.requested(flags)
     flags.changes = jobs.with_islands(flags)
     experiment = jobs.read_run(flags, flags.hf)
     jobs.check_islands(flags, experiment)
@@ -134,7 +131,7 @@ def _main(argv: Sequence[str]) -> int:
     outcome, code = started(folder, screen=screen)
     if request is not None and (saved := _saved(experiment, outcome, folder)):
         made = hf_training.save(experiment, request, saved, folder.path)
-        jobs.say(f"{'saved':<16}{made}")
+        say(f"{'saved':<16}{made}")
     return code
 
 
@@ -162,10 +159,10 @@ def _started(experiment: Experiment, place: Place) -> Callable[..., Any]:
     if workers < 1:
         raise UsageError("--workers: at least one")
     count = workers * experiment.ranks
-    target = jobs.target_here(place.backend, place.target)
+    target = backends.target_here(place.backend, place.target)
     device = place.device or _local_device(place.backend, count)
-    uris = [device or jobs.device_of(place.backend, slot) for slot in range(count)]
-    jobs.check_devices(uris, target, experiment.model_path)
+    uris = [device or backends.device_of(place.backend, slot) for slot in range(count)]
+    backends.check_devices(uris, target, experiment.model_path)
 
     def start(
         folder: RunFolder,
@@ -208,22 +205,6 @@ def _saved(experiment: Experiment, outcome: Outcome, folder: RunFolder) -> str |
         best = best_folder(folder, outcome)
         return None if best is None else str(best)
     return outcome.checkpoint
-
-
-def _requested(flags: Namespace) -> hf_training.Request | None:
-    """What --hf and its companions ask for; `UsageError` where they do not agree."""
-    others = {"--task": flags.task, "--batch-size": flags.batch_size}
-    others["--block-size"] = flags.block_size
-    if flags.hf is None:
-        if given := [name for name, value in others.items() if value is not None]:
-            raise UsageError(f"{given[0]} goes with --hf")
-        return None
-    if flags.model:
-        raise UsageError("give one model: --hf or --model")
-    sizes = [flags.batch_size or 8, flags.block_size or 128]
-    if min(sizes) < 1 or 0 in (flags.batch_size, flags.block_size):
-        raise UsageError("--batch-size, --block-size: at least one")
-    return hf_training.Request(flags.hf, flags.task, *sizes)
 
 
 def _complete(shepherd: Shepherd) -> Outcome | None:

@@ -7,6 +7,7 @@ import secrets
 import socket
 import threading
 import traceback
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -20,15 +21,23 @@ from pcp.errors import (
 from pcp.runtime import Endpoint
 from pcp.runtime.program import host_processor
 from pcp.runtime.program.devices import open_device
-from pcp.tools.support import training_job as jobs
+from pcp.runtime.transport.credentials import Protection
+from pcp.tools.support import backends
 from pcp.tools.support.command import Parser, port_number, run
+from pcp.tools.support.lines import stamped
 from pcp.tools.support.metrics_port import add_metrics_flags, serving
-from pcp.tools.support.protection import add_protection_flags, protection
+from pcp.tools.support.protection import (
+    add_protection_flags,
+    add_trust_flag,
+    protection,
+    trust,
+)
 from pcp.training.process.supervisor import HOPELESS, HUNG
 from pcp.training.trainer.bundle_trainer import BundleTrainer
 from pcp.training.trainer.load import load_made
 from pcp.training.wire.channel import split_address
 from pcp.training.wire.client import Timing
+from pcp.training.wire.discovery import found, tag_of
 from pcp.training.worker.worker import Identity, Worker
 
 PROG = "pcp worker"
@@ -48,11 +57,19 @@ def parser() -> Parser:
     )
     add = parser.add_argument
     add(
-        "--connect", metavar="HOST:PORT", help="the shepherd; default --host and --port"
+        "--connect",
+        metavar="HOST:PORT",
+        help="the shepherd, or with commas those that stand by too; default --host and "
+        "--port",
+    )
+    add(
+        "--discover",
+        action="store_true",
+        help="find the shepherds of the same key or issuer on this network (mDNS)",
     )
     add("--host", default="127.0.0.1", help="the shepherd's host")
     add("--port", type=port_number, default=8080, help="the shepherd's port")
-    add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
+    add("--backend", default="cpu", help=f"one of {', '.join(backends.BACKENDS)}")
     add("--target", help="what to compile for; default: this processor, or by backend")
     add("--device-id", type=int, default=0, help="which GPU; default 0")
     add("--device", help="the runtime's own device address, e.g. local-sync")
@@ -62,6 +79,7 @@ def parser() -> Parser:
     add("--supervisor-id", metavar="ID", help="shown in the status")
     add("--patience", type=float, default=300.0, help="seconds without a shepherd")
     add_metrics_flags(parser)
+    add_trust_flag(parser)
     add_protection_flags(parser)
     return parser
 
@@ -77,14 +95,18 @@ def _main(argv: Sequence[str]) -> None:
 def _train(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
     protected = protection(flags)
+    trusted = trust(flags, protected)
     host, port = flags.host, flags.port
-    if flags.connect:
-        host, port = _address(flags.connect)
-    local = jobs.is_local(host)
-    target = jobs.target_of_worker(flags.backend, flags.target, local=local)
-    device = flags.device or jobs.device_of(flags.backend, flags.device_id)
+    others: list[tuple[str, int]] = []
+    if flags.discover:
+        (host, port), *others = discovered(flags, protected)
+    elif flags.connect:
+        (host, port), *others = map(_address, flags.connect.split(","))
+    local = backends.is_local(host)
+    target = backends.target_of_worker(flags.backend, flags.target, local=local)
+    device = flags.device or backends.device_of(flags.backend, flags.device_id)
     name = flags.name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
-    log = jobs.stamped(f"worker {name}")
+    log = stamped(f"worker {name}")
     opened = open_device(device)  # held: what is loaded later is loaded onto this one
     listen = flags.listen or f"{own_address(host, port)}:0"
     endpoint = Endpoint.listen(listen, **protected.options)
@@ -97,10 +119,12 @@ def _train(argv: Sequence[str]) -> None:
         device=device,
         data_path=flags.data,
         supervisor=flags.supervisor_id,
+        others=tuple(others),
     )
 
     def load(content: bytes, coordinate: int = 0) -> BundleTrainer:
-        return load_made(content, "the shepherd's bundle", device, target, coordinate)
+        what = "the shepherd's bundle"
+        return load_made(content, what, device, target, coordinate, trusted)
 
     log(f"process {os.getpid()} started for {host}:{port} on {opened.uri}")
     if target == host_processor.ANY and not flags.target:
@@ -109,7 +133,9 @@ def _train(argv: Sequence[str]) -> None:
             "than for this processor; pcp cannot name it: say --target cpu:NAME, with "
             "LLVM's name"
         )
-    timing = Timing(patience=flags.patience)
+    # One of several that is silent for so long is taken over.
+    silence = 3.0 if others else Timing.silence
+    timing = Timing(patience=flags.patience, silence=silence)
     hang = partial(end_hung, log)
     worker = Worker(identity, endpoint, load, log, timing, protected, hang)
     threading.excepthook = partial(end_with_thread, log)
@@ -147,6 +173,19 @@ def own_address(host: str, port: int) -> str:
     except OSError as error:
         raise PeerLost(f"no way to {host}: {error.strerror or error}") from error
     return f"[{own}]" if ":" in own else own
+
+
+def discovered(flags: Namespace, protected: Protection) -> list[tuple[str, int]]:
+    """The shepherds of our namespace, within `--patience`; PeerLost: none came."""
+    if flags.connect:
+        raise UsageError("--discover finds what --connect names: give one of them")
+    places = found(tag_of(protected), flags.patience)
+    if not places:
+        raise PeerLost(
+            f"no shepherd of this namespace was found in {flags.patience:g} s: is one "
+            "there with --announce, and with the same key or issuer, on this network?"
+        )
+    return places
 
 
 def _address(text: str) -> tuple[str, int]:

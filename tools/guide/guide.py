@@ -22,7 +22,7 @@ from pcp.tools.guide.chapters import (
     page_of,
 )
 from pcp.tools.support.command import Parser, run
-from pcp.tools.support.training_job import say
+from pcp.tools.support.lines import say
 
 PROG = "pcp guide"
 LIMIT_S = 60

@@ -57,20 +57,25 @@ def text(plan: LaunchPlan, flags: Namespace) -> str:
         yaml: Any = import_module("yaml")
     except ImportError as error:
         raise MissingPackage(f"manifests need PyYAML: {install('launch')}") from error
-    needed = [f"#   {path}" for path in _files(plan)] or ["#   (none)"]
-    if plan.protected:
-        made = ["kubectl", "-n", flags.namespace, "create", "secret", "generic"]
-        files = [f"--from-file={path}" for path in plan.protected.values()]
-        needed += ["# Who may take part is decided by a secret; make it first:"]
-        needed += [f"#   {join([*made, f'{plan.name}-protection', *files])}"]
-    head = [
-        f"# {plan.name}: a shepherd and {counted(plan.workers, 'worker')}.",
-        f"# The claim {flags.claim!r} is mounted at {VOLUME}. Copy there first:",
-        *needed,
-        f"# Watch it: kubectl port-forward service/{plan.name}-shepherd {WEB_PORT}",
-    ]
+    head = [f"# {line}" for line in first_steps(plan, flags)]
     body = yaml.safe_dump_all(manifests(plan, flags), sort_keys=False)
     return "\n".join(head) + "\n" + body
+
+
+def first_steps(plan: LaunchPlan, flags: Namespace) -> list[str]:
+    """What it is, what to do before it starts, and how to watch it."""
+    files = [f"  {path}" for path in _files(plan)] or ["  (none)"]
+    if plan.protected:
+        made = ["kubectl", "-n", flags.namespace, "create", "secret", "generic"]
+        given = [f"--from-file={path}" for path in plan.protected.values()]
+        files += ["Who may take part is decided by a secret; make it first:"]
+        files += [f"  {join([*made, f'{plan.name}-protection', *given])}"]
+    return [
+        f"{plan.name}: a shepherd and {counted(plan.workers, 'worker')}.",
+        f"The claim {flags.claim!r} is mounted at {VOLUME}. Copy there first:",
+        *files,
+        f"Watch it: kubectl port-forward service/{plan.name}-shepherd {WEB_PORT}",
+    ]
 
 
 def manifests(plan: LaunchPlan, flags: Namespace) -> list[Manifest]:

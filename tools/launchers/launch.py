@@ -2,14 +2,20 @@
 
 from collections.abc import Sequence
 
-from pcp.tools.launchers import kubernetes, local, ray, slurm
+from pcp.tools.launchers import helm, kubernetes, local, ray, slurm
 from pcp.tools.launchers.plan import LaunchPlan
-from pcp.tools.support import training_job as jobs
+from pcp.tools.support import backends
 from pcp.tools.support.command import Parser, port_number, run
-from pcp.tools.support.protection import add_protection_flags
+from pcp.tools.support.protection import add_insecure_flag, add_protection_flags
 
 PROG = "pcp launch"
-ENGINES = {"local": local, "ray": ray, "slurm": slurm, "kubernetes": kubernetes}
+ENGINES = {
+    "local": local,
+    "ray": ray,
+    "slurm": slurm,
+    "kubernetes": kubernetes,
+    "helm": helm,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,9 +27,9 @@ def parser() -> Parser:
     """Its flags."""
     parser = Parser(
         prog=PROG,
-        description="Start a run where you say. local and ray train at once; slurm and "
-        "kubernetes write what sbatch and kubectl take. A run that is there already is "
-        "continued.",
+        description="Start a run where you say. local and ray train at once; slurm, "
+        "kubernetes and helm write what sbatch, kubectl and helm take. A run that is "
+        "there already is continued.",
         example="pcp launch experiment.json --on slurm --workers 32 --per-node 8 "
         "--backend cuda --target sm_90a -o run.sbatch",
     )
@@ -31,7 +37,7 @@ def parser() -> Parser:
     add("config", metavar="EXPERIMENT.json")
     add("--on", choices=ENGINES, default="local", help="default local")
     add("--workers", type=int, help="default: the experiment's")
-    add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
+    add("--backend", default="cpu", help=f"one of {', '.join(backends.BACKENDS)}")
     add("--target", help="what to compile for; default by backend")
     add("--name", help="of the job; default: the experiment file's")
     add("--run", metavar="DIR", help="the run's folder; default CHECKPOINT_DIR/NAME")
@@ -42,8 +48,12 @@ def parser() -> Parser:
         help="the shepherd's, with ray or slurm; default: any free, or 8080",
     )
     add(
-        "-o", "--output", metavar="FILE", help="of slurm and kubernetes; default stdout"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="of slurm and kubernetes; default stdout. Of helm: the chart's folder",
     )
+    add_insecure_flag(parser)
     add_protection_flags(parser)
     for engine in ENGINES.values():
         engine.flags(parser)

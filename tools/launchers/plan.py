@@ -8,12 +8,16 @@ from pathlib import Path, PurePath
 from typing import Self
 
 from pcp.errors import UsageError
+from pcp.tools.support import backends
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.protection import arguments_of, protection_files
 from pcp.training.config.experiment import Experiment
 
 #: Backends whose devices schedulers count as GPUs.
 GPU_BACKENDS = {"cuda", "rocm"}
+
+SHEPHERD_HOST = "0.0.0.0"
+"""Where a shepherd listens whose workers are on machines that are not known yet."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class LaunchPlan:
     @classmethod
     def of(cls, flags: Namespace) -> Self:
         """The plan that a command line asks for."""
-        jobs.check_backend(flags.backend)
+        backends.check_backend(flags.backend)
         experiment = jobs.read_experiment(flags.config)
         workers = experiment.workers if flags.workers is None else flags.workers
         if workers < 1:
@@ -64,10 +68,13 @@ class LaunchPlan:
         return self.backend in GPU_BACKENDS
 
     def shepherd_arguments(self, config: str, run: str, port: int) -> list[str]:
-        """`pcp shepherd` that listens on all addresses and continues what is there."""
+        """`pcp shepherd` that listens on all addresses and continues what is there.
+
+        That nothing protects it was said, or the engine sees to it.
+        """
         return [
             *("shepherd", "--config", config, "--run", run, "--resume"),
-            *("--host", "0.0.0.0", "--port", str(port)),
+            *("--host", SHEPHERD_HOST, "--port", str(port)),
             *([] if self.protected else ["--insecure"]),
             *("--workers", str(self.workers), "--no-dashboard"),
             *arguments_of(self.protected),

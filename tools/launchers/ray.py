@@ -16,7 +16,8 @@ from pcp.tools.launchers.plan import LaunchPlan
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser
-from pcp.tools.support.protection import protection
+from pcp.tools.support.model_check import inspector
+from pcp.tools.support.protection import protection, require_protection
 from pcp.tools.support.signals import on_signals
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.run_folder import RunFolder
@@ -57,6 +58,8 @@ def _train(ray: Any, plan: LaunchPlan, flags: Namespace) -> int:
     """Coordinate the run here, with its workers as tasks."""
     jobs.check_compiler(plan.experiment.model_path)
     host = flags.listen or ray.util.get_node_ip_address()
+    protected = protection(flags)
+    require_protection(host, protected, flags.insecure)
     folder = RunFolder.at(plan.run, plan.experiment)
     screen = {"plain": True, "web": ("127.0.0.1", 0)}
     with watched(plan.experiment, folder, **screen) as observer:
@@ -68,7 +71,8 @@ def _train(ray: Any, plan: LaunchPlan, flags: Namespace) -> int:
             host=host,
             port=flags.port,
             workers=plan.workers,
-            protection=protection(flags),
+            protection=protected,
+            inspect=inspector(plan.experiment),
         )
         observer.log(f"run {folder.path}, shepherd on {host}:{shepherd.port}")
         _tell_of_shortage(ray, plan, observer.log)

@@ -11,9 +11,10 @@ from shlex import join, quote
 
 from pcp.errors import UsageError
 from pcp.tools.launchers.output import write
-from pcp.tools.launchers.plan import LaunchPlan
+from pcp.tools.launchers.plan import SHEPHERD_HOST, LaunchPlan
 from pcp.tools.support.command import Parser
-from pcp.tools.support.protection import arguments_of
+from pcp.tools.support.protection import arguments_of, require_protection
+from pcp.training.wire.channel import OPEN
 
 #: Seconds before the end of its time at which a job is told.
 NOTICE_SECONDS = 180
@@ -67,7 +68,10 @@ def flags(parser: Parser) -> None:
 
 def launch(plan: LaunchPlan, flags: Namespace) -> int:
     """Write the script; returns the exit code."""
-    write(script(plan, flags), flags.output, "sbatch")
+    text = script(plan, flags)
+    if not plan.protected:  # what it names may be on the cluster's machines alone
+        require_protection(SHEPHERD_HOST, OPEN, flags.insecure)
+    write(text, flags.output, "sbatch")
     return 0
 
 

@@ -18,6 +18,7 @@ from pcp.dialect.base import Communicates, Op, Pcp, Writes, is_variadic, kind_wo
 from pcp.dialect.bindings import ext
 from pcp.errors import ConfigError
 from pcp.passes.core.base import option
+from pcp.tools.pages import monitoring
 from pcp.tools.pages.accuracy_page import accuracy_page
 from pcp.tools.pages.derivatives_page import derivatives_page
 from pcp.tools.pages.markdown import NOTICE, markdown, table
@@ -66,7 +67,8 @@ def pages() -> dict[str, str]:
         "reference/experiment.md": experiment_page(),
         "reference/metrics.md": metrics_page(),
     }
-    return {name: _join(parts) for name, parts in written.items()}
+    made = {name: _join(parts) for name, parts in written.items()}
+    return made | monitoring.files()
 
 
 def _join(parts: Iterator[str]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from pcp.errors import MissingPackage, install
 from pcp.tools.pages.fences import Block, blocks_of
 from pcp.tools.support.command import Parser, run
-from pcp.tools.support.training_job import say
+from pcp.tools.support.lines import say
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
 

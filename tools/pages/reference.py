@@ -14,6 +14,7 @@ import pcp
 from pcp.runtime.collectives.metrics import described as of_members
 from pcp.tools.cli import COMMANDS
 from pcp.tools.pages.markdown import NOTICE, table
+from pcp.tools.pages.monitoring import ALERTS, DASHBOARD, RULES
 from pcp.training.config.data_options import DataOptions
 from pcp.training.config.experiment import Experiment
 from pcp.training.observe.prometheus import described as of_runs
@@ -191,6 +192,13 @@ def metrics_page() -> Iterator[str]:
         "'pcp-mlir[metrics]'`. Figures by worker have the label `worker`."
     )
     yield table(("metric", "what"), [(f"`{n}`", w) for n, w in of_runs().items()])
+    yield (
+        "Histograms have `_bucket`, `_sum` and `_count` behind their name. "
+        f"[`{DASHBOARD}`](../{DASHBOARD}) is a dashboard of these for Grafana "
+        "(Dashboards, New, Import), "
+        f"[`{ALERTS}`](../{ALERTS}) has rules for Prometheus (`rule_files:`)."
+    )
+    yield table(("alert", "what it means"), [(n, what) for n, _, _, what in RULES])
     yield "## Of a member's collectives"
     yield "From `Communicator.metrics()`, and at the port of `--metrics-port`."
     yield table(("metric", "what"), [(f"`{n}`", w) for n, w in of_members().items()])

@@ -6,7 +6,7 @@ from itertools import chain
 from pcp.tools.runs.logs import followed, log_of, print_event
 from pcp.tools.runs.show import LATEST
 from pcp.tools.support.command import Parser, run
-from pcp.tools.support.training_job import say
+from pcp.tools.support.lines import say
 from pcp.training.observe import journal
 from pcp.training.observe.past_run import PastRun
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pcp.errors import UsageError, counted
 from pcp.tools.support.command import Parser, run
-from pcp.tools.support.training_job import say
+from pcp.tools.support.lines import say
 from pcp.training.observe.past_run import COMPLETE, PastRun, runs_in
 
 PROG = "pcp clean"

@@ -8,7 +8,7 @@ from pcp import strict_json
 from pcp.errors import ConfigError
 from pcp.tools.runs.show import LATEST
 from pcp.tools.support.command import Parser, run
-from pcp.tools.support.training_job import say
+from pcp.tools.support.lines import say
 from pcp.training.observe import journal
 from pcp.training.observe.past_run import RUNNING, PastRun
 from pcp.training.storage.run_folder import RunFolder

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from pcp.tools.runs.listing import number, table
 from pcp.tools.support.command import Parser, run
-from pcp.tools.support.training_job import say, to_json
+from pcp.tools.support.lines import say, to_json
 from pcp.training.observe.dashboard import sparkline
 from pcp.training.observe.past_run import STOPPED, PastRun, write_report
 

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Sequence
 
 from pcp.tools.support.command import Parser, port_number, run
+from pcp.tools.support.lines import say
 from pcp.tools.support.signals import in_order
-from pcp.tools.support.training_job import say
 from pcp.training.observe.past_run import runs_in
 from pcp.training.observe.web import RunsPage, WebServer
 

@@ -9,7 +9,7 @@ from pcp.errors import RuntimeFault
 from pcp.serving.client import Client
 from pcp.tools.serving.served import add_client_flags, client_of
 from pcp.tools.support.command import Parser, run
-from pcp.tools.support.training_job import say
+from pcp.tools.support.lines import say
 
 PROG = "pcp chat"
 Messages = list[dict[str, str]]

@@ -1,14 +1,17 @@
 """The engine of a compiled decoder, with its weights, and its ranks started."""
 
+import select
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pcp.bundle import Bundle
+from pcp.errors import UsageError
 from pcp.serving import engine, spread
 from pcp.serving.engine import SlotEngine
 from pcp.training.process.child_environment import child_environment
@@ -23,17 +26,23 @@ def of_bundle(
     *,
     slots: int = 4,
     device: str = "",
+    spares: int = 0,
     log: Log = lambda _: None,
 ) -> SlotEngine:
     """The engine of a bundle with the weights of a folder, its ranks started.
 
     `folder` may be one that `pcp shard` made for as many ranks. `device` is each
     rank's; left out, one process has all cores, and several have one core each.
+    `spares` ranks stand by for those that die.
     """
     if not isinstance(bundle, Bundle):
         bundle = Bundle.read(bundle)
     if bundle.manifest.programs:
-        return spread_engine(bundle, folder, slots=slots, device=device, log=log)
+        return spread_engine(
+            bundle, folder, slots=slots, device=device, spares=spares, log=log
+        )
+    if spares:
+        raise UsageError("spares are for ranks that die, and one process has none")
     return engine.load(bundle, folder, slots=slots, device=device or "local-task")
 
 
@@ -60,16 +69,60 @@ def spread_engine(
     place = device or "local-sync"
     scratch = tempfile.TemporaryDirectory(prefix="pcp-serve-")
     file = bundle.write(Path(scratch.name) / "model.pcp")
-    start = partial(start_rank, [str(file), str(folder)], slots, place)
-    ways = {"spawn": start, "closed": scratch.cleanup, "log": log, **options}
-    return spread.load(bundle, folder, slots=slots, device=place, **ways)
+    what = (str(file), slots, place)
+    ways = {"spawn": partial(start_rank, *what), "stand_by": partial(StandingBy, *what)}
+    rest = {"closed": scratch.cleanup, "log": log, **options}
+    return spread.load(bundle, folder, slots=slots, device=place, **ways, **rest)
 
 
 def start_rank(
-    what: Sequence[str], slots: int, device: str, rank: int, to: str
+    bundle: str, slots: int, device: str, folder: str | Path, rank: int, to: str
 ) -> subprocess.Popen[bytes]:
     """`pcp serve-rank` for a rank."""
-    command = [sys.executable, "-m", "pcp.tools.cli", "serve-rank", *what]
-    command += ["--rank", str(rank), "--connect", to]
-    command += ["--slots", str(slots), "--device", device]
+    command = _command(bundle, folder, slots, device, rank, "--connect", to)
     return subprocess.Popen(command, env=child_environment())
+
+
+class StandingBy(subprocess.Popen[bytes]):
+    """`pcp serve-rank --spare`, which waits for a line that says which rank it is."""
+
+    def __init__(
+        self, bundle: str, slots: int, device: str, folder: str | Path, rank: int
+    ) -> None:
+        command = _command(bundle, folder, slots, device, rank, "--spare")
+        pipe = subprocess.PIPE
+        super().__init__(command, env=child_environment(), stdin=pipe, stdout=pipe)
+
+    def loaded(self, seconds: float) -> bool:
+        """See `Spare.loaded`: it says so in a line."""
+        assert self.stdout is not None, "a pipe"
+        ready, _, _ = select.select([self.stdout], [], [], seconds)
+        return bool(ready) and bool(self.stdout.readline())
+
+    def take(self, rank: int, address: str) -> None:
+        """See `Spare.take`."""
+        assert self.stdin is not None, "a pipe"
+        self.stdin.write(f"{rank} {address}\n".encode())
+        self.stdin.close()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See `Process.wait`."""
+        code = super().wait(timeout)
+        for pipe in (self.stdin, self.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        return code
+
+
+def _command(
+    bundle: str,
+    folder: str | Path,
+    slots: int,
+    device: str,
+    rank: int,
+    *place: str,
+) -> list[str]:
+    command = [sys.executable, "-m", "pcp.tools.cli", "serve-rank", bundle, str(folder)]
+    command += ["--rank", str(rank), *place]
+    return [*command, "--slots", str(slots), "--device", device]

@@ -14,8 +14,8 @@ from pcp.errors import ConfigError, UsageError
 from pcp.serving.tokens.tokenizer import needed
 from pcp.tools.serving.serving_engine import add_engine_flags, engine_maker
 from pcp.tools.support.command import Parser, port_number, run
+from pcp.tools.support.lines import say
 from pcp.tools.support.signals import in_order
-from pcp.tools.support.training_job import say
 
 if TYPE_CHECKING:
     from pcp.serving.gateway.gateway import Options
@@ -44,6 +44,7 @@ def parser() -> Parser:
     add("--port", type=port_number, default=8000, help="default: 8000; 0: any free one")
     add("--api-key-file", type=Path, metavar="FILE", help="names and hashes of keys")
     add("--new-key", metavar="NAME", help="add a key to that file, print it, and end")
+    add("--operator", action="store_true", help="with --new-key: it may change weights")
     add("--insecure", action="store_true", help="other machines may ask without a key")
     add("--tls-cert", type=Path, metavar="FILE", help="certificate (PEM): HTTPS")
     add("--tls-key", type=Path, metavar="FILE", help="its key")
@@ -127,7 +128,8 @@ def _new_key(flags: Namespace) -> int:
 
     if flags.api_key_file is None:
         raise UsageError("--new-key needs --api-key-file, the file that it goes to")
-    print(api_keys.new(flags.api_key_file, flags.new_key))
+    made = api_keys.new(flags.api_key_file, flags.new_key, operator=flags.operator)
+    print(made)
     note = "this is the only time that the key is shown: the file has its hash"
     print(f"{PROG}: {note}", file=sys.stderr)
     return 0

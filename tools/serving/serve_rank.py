@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pcp.bundle import Bundle
 from pcp.errors import UsageError
 from pcp.serving.member import PATIENCE, Member, follow
-from pcp.tools.support import training_job
 from pcp.tools.support.command import Parser, run
+from pcp.tools.support.lines import stamped
 
 PROG = "pcp serve-rank"
 
@@ -32,7 +32,10 @@ def parser() -> Parser:
     add("bundle", metavar="BUNDLE.pcp")
     add("folder", metavar="DIR", help="the model's folder, or one of pcp shard")
     add("--rank", type=int, required=True, metavar="R", help="1 or more")
-    add("--connect", required=True, metavar="HOST:PORT", help="where rank 0 listens")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--connect", metavar="HOST:PORT", help="where rank 0 listens")
+    help_ = "load it, and be the rank that a line of stdin says: RANK HOST:PORT"
+    where.add_argument("--spare", action="store_true", help=help_)
     add("--slots", type=int, default=4, metavar="N", help="as rank 0 has; default 4")
     add("--device", default="local-task", help="an IREE device; default local-task")
     help_ = f"seconds without a rank 0 after which it ends; default {PATIENCE:.0f}"
@@ -43,24 +46,50 @@ def parser() -> Parser:
 def _main(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
     bundle = Bundle.read(flags.bundle)
-    size = bundle.manifest.partition_mesh().size
-    if not 0 < flags.rank < size:
-        raise UsageError(
-            f"--rank {flags.rank}: the bundle is for {size} ranks; rank 0 is the "
-            f"server, and these are 1 to {size - 1}"
-        )
+    _check(bundle, flags.rank)
     _serve(bundle, flags)
 
 
+def _check(bundle: Bundle, rank: int) -> None:
+    size = bundle.manifest.partition_mesh().size
+    if not 0 < rank < size:
+        raise UsageError(
+            f"--rank {rank}: the bundle is for {size} ranks; rank 0 is the "
+            f"server, and these are 1 to {size - 1}"
+        )
+
+
 def _serve(bundle: Bundle, flags: Namespace) -> None:
-    member = Member(
-        bundle, flags.folder, flags.rank, slots=flags.slots, device=flags.device
-    )
+    member, address = _member(bundle, flags, flags.rank), flags.connect
     try:
-        log = training_job.stamped(f"serve-rank {flags.rank}", sys.stderr)
-        follow(member, flags.connect, log, patience=flags.patience)
+        if flags.spare:
+            print("loaded", flush=True)
+            if (told := _told()) is None:
+                return
+            rank, address = told
+            if rank != member.rank:
+                _check(bundle, rank)
+                member.close()
+                member = _member(bundle, flags, rank)
+        log = stamped(f"serve-rank {member.rank}", sys.stderr)
+        follow(member, address, log, patience=flags.patience)
     finally:
         member.close()
+
+
+def _member(bundle: Bundle, flags: Namespace, rank: int) -> Member:
+    return Member(bundle, flags.folder, rank, slots=flags.slots, device=flags.device)
+
+
+def _told() -> tuple[int, str] | None:
+    """Rank and address of the line that comes; None behind the end of them."""
+    line = sys.stdin.readline()
+    if not line:
+        return None
+    rank, _, address = line.strip().partition(" ")
+    if not rank.isdecimal() or not address:
+        raise UsageError(f"a line {line!r}, where RANK HOST:PORT is expected")
+    return int(rank), address
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from pcp.errors import UsageError, counted
 from pcp.frontends.decoders import families
-from pcp.manifest import TensorSpec
 from pcp.mesh import Mesh
 from pcp.serving import shards
 from pcp.tools.support.command import Parser, run
@@ -47,21 +46,11 @@ def parser() -> Parser:
 def _main(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
     # What needs the compiler is imported where it is used: `--help` needs nothing.
-    from pcp.frontends.decoders.tensor_parallel import AXIS, layouts_of_weights
+    from pcp.frontends.decoders.tensor_parallel import AXIS
+    from pcp.tools.serving.decoder_bundle import parameters
 
     members = _members(flags.mesh)
-    spec = families.read(flags.folder)
-    cut = layouts_of_weights(spec, members)
-    wanted = [
-        TensorSpec(
-            name=piece.name,
-            role="frozen",
-            shape=piece.shape,
-            dtype="f32",
-            sharding=_whole(cut.get(piece.name, ()), len(piece.shape)),
-        )
-        for piece in spec.pieces().values()
-    ]
+    wanted = parameters(families.read(flags.folder), members)
     folder, out = Path(flags.folder), Path(flags.out)
     if out.exists() and any(out.iterdir()):
         raise UsageError(f"{out} is not empty; give a new folder")
@@ -72,11 +61,6 @@ def _main(argv: Sequence[str]) -> None:
     for file in made:
         size = file.stat().st_size
         print(f"{file}: {counted(len(wanted), 'tensor')}, {size / 2**20:.1f} MiB")
-
-
-def _whole(axes: tuple[tuple[str, ...], ...], rank: int) -> tuple[tuple[str, ...], ...]:
-    """Later dimensions are whole."""
-    return (*axes, *[()] * (rank - len(axes))) if axes else ()
 
 
 def _members(text: str) -> int:

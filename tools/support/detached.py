@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from pcp.errors import RuntimeFault
-from pcp.tools.support.training_job import say
+from pcp.tools.support.lines import say
 from pcp.training.storage.run_folder import RunFolder
 
 OUTPUT = "train.log"

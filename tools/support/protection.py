@@ -9,6 +9,8 @@ from pcp.errors import ConfigError, UsageError
 from pcp.runtime.transport.authentication import checked
 from pcp.runtime.transport.certificates import read_private
 from pcp.runtime.transport.credentials import Protection
+from pcp.runtime.transport.peer_identity import is_id
+from pcp.runtime.transport.signatures import Signer, Trust
 from pcp.runtime.transport.tls import KeyTls, Tls
 from pcp.tools.support.command import Parser
 
@@ -43,15 +45,60 @@ def add_insecure_flag(parser: Parser) -> None:
     )
 
 
+_TRUST = (
+    "an identity whose signatures count; again for more. Default: shepherds that the "
+    "run's issuer certified"
+)
+
+
+def add_trust_flag(parser: Parser, help_: str = _TRUST) -> None:
+    """`--trust ID`: whose signatures count here."""
+    add = parser.add_argument
+    add("--trust", action="append", default=[], metavar="ID", help=help_)
+
+
+def add_sign_flag(parser: Parser) -> None:
+    """`--sign FILE`: what is written is signed by an identity."""
+    parser.add_argument(
+        "--sign",
+        type=Path,
+        metavar="FILE",
+        help="sign what is made with this identity (`pcp keys new FILE`)",
+    )
+
+
+def signer(flags: Namespace) -> Signer | None:
+    """Who signs, if the flags say so."""
+    return None if flags.sign is None else Signer(flags.sign)
+
+
+def trust(flags: Namespace, protected: Protection) -> Trust:
+    """Whom the flags say to trust."""
+    return Trust.of(trusted_ids(flags), protected.tls)
+
+
+def trusted_ids(flags: Namespace) -> frozenset[str]:
+    """The identities that `--trust` names; ConfigError for what is no id."""
+    for number in flags.trust:
+        if not is_id(number):
+            raise ConfigError(f"--trust {number}: no id; `pcp keys show FILE` says one")
+    return frozenset(flags.trust)
+
+
+def trust_arguments(flags: Namespace) -> list[str]:
+    """The same for a command that this one starts."""
+    return [word for number in flags.trust for word in ("--trust", number)]
+
+
 def require_protection(host: str, protected: Protection, insecure: bool) -> None:
     """UsageError for a listener that every machine may reach and nothing protects."""
     open_to_all = protected.key is None and protected.tls is None
     if open_to_all and not (insecure or is_loopback(host)):
         raise UsageError(
-            f"--host {host}: whoever reaches this port could take part, and workers "
-            "run what they are sent; give --key-file (`openssl rand -hex 32 > run.key; "
-            "chmod 600 run.key`), or certificates (`pcp keys`), or say --insecure on a "
-            "closed network"
+            f"a listener on {host}: whoever reaches its port could take part, and "
+            "workers run what they are sent; give --key-file (`openssl rand -hex 32 > "
+            "run.key; chmod 600 run.key`), or certificates (`pcp keys`), or say "
+            "--insecure on a closed network"
         )
 
 

@@ -1,6 +1,5 @@
 """What the training commands share: experiments, compilers, devices, logs."""
 
-import ipaddress
 import json
 import os
 import time
@@ -10,10 +9,9 @@ from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, TextIO
 
 from pcp import strict_json
-from pcp.errors import ConfigError, UsageError, nearest
+from pcp.errors import ConfigError, UsageError
 from pcp.mesh import WORKERS
 from pcp.passes.core import spec as specs
 from pcp.passes.training import policy
@@ -23,83 +21,13 @@ from pcp.passes.training.outer import spec as outer
 from pcp.runtime.program import host_processor
 from pcp.tools.support import hf_training
 from pcp.tools.support.command import Parser
-from pcp.tools.support.model_check import check_model
+from pcp.tools.support.lines import say
+from pcp.tools.support.model_check import inspected, read_model
 from pcp.training.config import experiment as experiments
 from pcp.training.config.experiment import Experiment
-from pcp.training.data.corpus import Corpus
 from pcp.training.data.formats.table import check_readable
 from pcp.training.observe.metrics import Observer
-from pcp.training.storage import first_values
 from pcp.training.storage.run_folder import RunFolder
-
-BACKENDS = {
-    "cpu": ("cpu", "local-task"),
-    "cuda": ("sm_80", "cuda://{id}"),
-    "rocm": ("gfx942", "hip://{id}"),
-    "vulkan": ("vulkan", "vulkan://{id}"),
-    "metal": ("metal", "metal"),
-}
-"""Backend -> (default target, device address)."""
-HOST = "cpu:host"
-
-
-def device_of(backend: str, device_id: int) -> str:
-    """The runtime's address of a device."""
-    return BACKENDS[check_backend(backend)][1].format(id=device_id)
-
-
-def target_here(backend: str, target: str | None) -> str:
-    """What to compile for on the machine that runs it: as asked, or by backend.
-
-    Code for exactly this processor is several times faster than what every x86-64 runs.
-    """
-    default = BACKENDS[check_backend(backend)][0]
-    return target or (HOST if default == host_processor.ANY else default)
-
-
-def target_of_worker(backend: str, target: str | None, *, local: bool) -> str:
-    """What a shepherd is to compile for: as asked, or this machine's processor.
-
-    `cpu:host` is the compiler's own processor: to a shepherd that is not `local` the
-    worker names its own instead. `ConfigError` where that was asked for and pcp cannot
-    name it; where nothing was asked for, code that any processor of the family runs.
-    """
-    default = BACKENDS[check_backend(backend)][0]
-    if target not in (None, HOST) or default != host_processor.ANY:
-        return target or default
-    named = host_processor.own()
-    if local and (target == HOST or named is None):
-        return HOST
-    if target == HOST and named is None:
-        raise ConfigError(
-            f"--target {HOST}: the shepherd compiles on another machine, and pcp "
-            "cannot name this one's processor; say LLVM's name of it, as "
-            "cpu:neoverse-v2"
-        )
-    return named or default
-
-
-def check_devices(uris: Iterable[str], target: str, model: str) -> None:
-    """Open each device once, to learn before a compile what is wrong with it.
-
-    `ConfigError` when it cannot be opened, `UsageError` when it does not run code for
-    `target`. What a bundle holds for a target is known when it is read.
-    """
-    from pcp.runtime.program.devices import open_device
-    from pcp.runtime.program.executor import drivers_of
-
-    for uri in dict.fromkeys(uris):
-        device = open_device(uri)
-        if model.endswith(".pcp"):
-            continue
-        from pcp.compiler.targets import find
-
-        wanted = find(target).driver
-        if wanted not in drivers_of(device):
-            raise UsageError(
-                f"--target {target}: its code is for a {wanted} device, and {uri} is "
-                "none; say another --target, --backend or --device"
-            )
 
 
 def check_compiler(model: str) -> None:
@@ -109,24 +37,6 @@ def check_compiler(model: str) -> None:
         from pcp.dialect import bindings  # noqa: F401  raises where there are none
 
         iree.binary()
-
-
-def is_local(host: str) -> bool:
-    """Whether a host is this machine, by its loopback address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def check_backend(backend: str) -> str:
-    """`backend`, or `UsageError` naming the nearest."""
-    if backend not in BACKENDS:
-        raise UsageError(
-            f"--backend {backend}: there is {', '.join(BACKENDS)}."
-            f"{nearest(backend, BACKENDS)}"
-        )
-    return backend
 
 
 def add_set(parser: Parser) -> None:
@@ -340,7 +250,6 @@ def compiler_for(
     def compile_for(target: str) -> bytes:
         from pcp.compiler import driver
         from pcp.compiler.options import CompileOptions
-        from pcp.dialect.context import read
         from pcp.tools.support.cache_folder import cache_folder
 
         began = time.monotonic()
@@ -362,33 +271,14 @@ def compiler_for(
             cache=cache_folder(),
             source=path,
         )
-        check_model(path)
-        model = read(path)
-        _check_model(experiment, model)
+        model = read_model(path)
+        inspected(experiment, model)
         content = driver.compile(model, options).to_bytes()
         seconds = time.monotonic() - began
         report(f"compiled {Path(path).name} for {target} in {seconds:.1f} s")
         return content
 
     return compile_for
-
-
-def _check_model(experiment: Experiment, model: Any) -> None:
-    """Refuse weights and data that the model cannot take, before it is compiled."""
-    from pcp.compiler import signature
-    from pcp.compiler.options import CompileOptions
-
-    entry = CompileOptions.entry
-    loss, *_ = (*signature.functions(model, entry, "train")[entry].results, None)
-    if loss is None or loss.shape:
-        return  # no model to train: the compiler says so
-    parameters = signature.parameters(model, entry)
-    # What is trained of a model with adapters, or in part, the compiler says.
-    if experiment.initial_weights and not (experiment.lora or experiment.freeze):
-        first_values.check_shapes(experiment.initial_weights, parameters)
-    corpus = Corpus(experiment, signature.data_inputs(model, entry))
-    corpus.check_vocabulary([p.shape for p in parameters])
-    corpus.check_rows(signature.table_rows(model, entry))
 
 
 def _from_bundle(path: str, target: str) -> bytes:
@@ -436,22 +326,3 @@ def wandb_observer(experiment: Experiment, run: str) -> list[Observer]:
     from pcp.training.observe.wandb import WandbRun
 
     return [WandbRun(experiment, key, run)]
-
-
-def stamped(prefix: str, file: TextIO | None = None) -> Callable[[str], None]:
-    """Prints lines with the time and a name; into `file` in place of stdout."""
-
-    def write(text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {prefix}: {text}", file=file, flush=True)
-
-    return write
-
-
-def say(line: str) -> None:
-    """Print a line at once, also into a pipe."""
-    print(line, flush=True)
-
-
-def to_json(values: object) -> str:
-    """Indented JSON."""
-    return strict_json.dumps(values, indent=2, default=str)

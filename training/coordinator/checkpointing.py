@@ -14,6 +14,7 @@ from pcp.training.coordinator.effects import (
     Write,
 )
 from pcp.training.coordinator.events import Gathered, NotSaved, OnDisk, Written
+from pcp.training.coordinator.roster import Member
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.storage import nonfinite
 
@@ -36,6 +37,10 @@ class Saver:
         self.path: str | None = None
         """Where."""
         self._rests_until = 0.0
+        self._proving = False
+        """A state is being fetched to see that it is there, not to be saved."""
+        self._proved: set[str] = set()
+        """Members that have handed out a committed state."""
 
     @property
     def resting(self) -> bool:
@@ -67,6 +72,20 @@ class Saver:
             Gather(progress.committed, progress.digest, tuple(names), addresses, info)
         )
 
+    def proves(self, holders: Sequence[Member]) -> bool:
+        """Whether no round may begin until one of these has shown what it holds.
+
+        Digests alone are words: of members of whom none ever handed out a state, one is
+        asked for it once, before anything is built on what they say.
+        """
+        if not holders or any(member.name in self._proved for member in holders):
+            return False
+        if not (self.busy or self.resting):
+            asked = min(holders, key=lambda member: member.unserved)
+            self._proving = True
+            self.save([asked.name])
+        return True
+
     def look(self, round_: int) -> None:
         """Ask whether an earlier process saved a round."""
         self.looking = True
@@ -84,6 +103,10 @@ class Saver:
     def gathered(self, event: Gathered) -> None:
         """All members handed out their state; rounds go on while it is written."""
         self.blocking = False
+        self._proved |= set(event.members)
+        if self._proving:
+            self.busy = self._proving = False
+            return
         shared = ("parameters.", "outer.")
         known = self._run.nonfinite
         if new := [
@@ -115,6 +138,6 @@ class Saver:
 
     def failed(self, event: NotSaved) -> None:
         """A member died, or the disk is full: the next checkpoint may work."""
-        self.blocking = self.busy = False
+        self.blocking = self.busy = self._proving = False
         self._rests_until = self._run.now + _RETRY_SECONDS
         self._run.log(f"no checkpoint this time: {event.reason}")

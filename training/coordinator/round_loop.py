@@ -99,9 +99,16 @@ class RoundLoop:
         elif held or self._corrected() or self.rounds.finish_prepared():
             return
         elif (ready := run.roster.ready()) and self._enough(ready):
-            if self.recovery.settled(ready):
+            if self.recovery.settled(ready) and not self._unproved():
                 self._started = True
                 self.rounds.start(ready)
+
+    def _unproved(self) -> bool:
+        """Whether nobody but the members themselves says that the state is there."""
+        run = self._run
+        if not run.committed or run.served_now() is not None:
+            return False
+        return self._saver.proves(run.roster.holders(run.committed))
 
     def _corrected(self) -> bool:
         """Whether a member is about to take the state that most have prepared."""

@@ -470,7 +470,7 @@ class Rounds(ABC):
         orders = attempt.orders(
             addresses,
             self.pool.quantum,
-            lambda name: self._particulars(attempt, name),
+            lambda name: {"term": run.term, **self._particulars(attempt, name)},
         )
         for name, order in zip(attempt.members, orders, strict=True):
             run.send(roster[name], order)

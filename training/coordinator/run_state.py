@@ -79,6 +79,11 @@ class RunState:
         return self._replay.progress.committed
 
     @property
+    def term(self) -> int:
+        """In which this shepherd leads, where others stand by; else 0."""
+        return self._replay.progress.term
+
+    @property
     def age(self) -> float:
         """Seconds since this process began."""
         return self.now - self.born

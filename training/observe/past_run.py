@@ -110,7 +110,6 @@ class PastRun:
                 "round": self.progress.committed,
                 "steps": self.progress.steps,
                 "workers": list(self.workers),
-                "wanted": self.experiment.get("workers", len(self.workers)),
             },
         }
 

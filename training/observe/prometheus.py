@@ -46,8 +46,9 @@ _ROUND_SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 
 
 def described() -> dict[str, str]:
-    """What each metric of a run is, by its name."""
-    tables = (_GAUGES, _COUNTERS, _BY_WORKER, _OTHERS)
+    """What each metric of a run is, by the name that Prometheus stores it under."""
+    counters = {f"{name}_total": told for name, told in _COUNTERS.items()}
+    tables = (_GAUGES, counters, _BY_WORKER, _OTHERS)
     return {name: what for each in tables for name, (what, _) in each.items()}
 
 

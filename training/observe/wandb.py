@@ -1,12 +1,12 @@
 """Weights & Biases, for users with a key."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
 from pcp.errors import MissingPackage, install
 from pcp.training.config.experiment import Experiment
+from pcp.training.observe.figures import figures
 from pcp.training.observe.metrics import Quiet
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import SECRETS
@@ -35,22 +35,8 @@ class WandbRun(Quiet):
 
     def round(self, record: Round) -> None:
         """Log loss, workers, speed and bytes of a round."""
-        self._log(
-            record.round,
-            {
-                "loss": record.loss,
-                "loss_min": record.loss_min,
-                "loss_max": record.loss_max,
-                "learning_rate": record.learning_rate,
-                "active_workers": record.workers,
-                "round_seconds": record.seconds,
-                "tokens_per_second": record.tokens_per_second,
-                "tokens": record.tokens_total,
-                "bytes_sent": record.bytes_sent,
-                "outer_step": record.round,
-                **_by_worker(record),
-            },
-        )
+        values = figures(record) | {"outer_step": record.round}
+        self._log(record.round, values)
 
     def validation(self, number: int, loss: float, batches: int) -> None:
         """Log the held-out loss."""
@@ -62,13 +48,3 @@ class WandbRun(Quiet):
 
     def _log(self, step: int, values: Mapping[str, Any]) -> None:
         self._run.log(dict(values), step=step)
-
-
-def _by_worker(record: Round) -> dict[str, float]:
-    """`worker/0/loss` and so on: each worker's part, and what it uses."""
-    return {
-        f"worker/{member.worker}/{key}": value
-        for member in record.members
-        for key, value in asdict(member).items()
-        if key != "worker" and value is not None
-    }

@@ -15,7 +15,9 @@ from pcp import strict_json
 from pcp.bundle import Bundle, sha256
 from pcp.errors import BundleError, ConfigError, PcpError, StateMismatch
 from pcp.manifest import Manifest
-from pcp.training.config.experiment import Experiment
+from pcp.runtime.transport.signatures import Signer
+from pcp.signing import BUNDLE
+from pcp.training.config.experiment import SECRETS, Experiment
 from pcp.training.coordinator.events import Program
 from pcp.training.data.corpus import Corpus
 from pcp.training.storage import first_values, safetensors_io
@@ -23,6 +25,7 @@ from pcp.training.storage.island_parts import IslandParts
 from pcp.training.storage.state_names import as_masters, as_taken, like, unlike
 from pcp.training.trainer.bundle_checks import check_bundle, data_inputs, model_shapes
 from pcp.training.trainer.step_loop import MODEL_STATE, brought
+from pcp.training.wire.messages import DataInput, Expects
 
 CompileFor = Callable[[str], bytes]
 _OWN = "cpu"
@@ -46,8 +49,13 @@ class Artifacts:
         compile_for: CompileFor,
         experiment: Experiment,
         recorded: str | None = None,
+        signer: Signer | None = None,
     ) -> None:
-        """`recorded` is the digest that the run's ledger has of the data."""
+        """`recorded` is the digest that the run's ledger has of the data.
+
+        Bundles are sent with the signature of `signer`, if there is one.
+        """
+        self._signer = signer
         self._compile_for, self._experiment = compile_for, experiment
         self._recorded = recorded
         self._made: dict[str, Artifact] = {}
@@ -132,23 +140,41 @@ class Artifacts:
 
     def program(self, target: str) -> Program:
         """The facts of the bundle for `target`, and of the data, that a run needs."""
-        artifact, corpus, recorded = self.get(target), self.corpus, self._recorded
-        same = recorded is not None and corpus.is_of(recorded)
+        artifact, corpus = self.get(target), self.corpus
         return Program(
             digest=artifact.digest,
             size=len(artifact.content),
             manifest=self.manifest,
             parameters=self.parameters,
-            data=recorded if recorded and same else corpus.digest,
+            data=self._recorded_or_new(corpus),
             data_parts=corpus.parts,
             samples=corpus.samples,
             batch=corpus.batch,
         )
 
+    def expects(self, corpus: Corpus) -> Expects:
+        """What is said of the data before there is a program."""
+        inputs = [
+            DataInput(name=t.name, shape=list(t.shape), dtype=t.dtype)
+            for t in corpus.source.inputs
+        ]
+        return Expects(
+            experiment=self._experiment.model_dump(exclude=SECRETS),
+            inputs=inputs,
+            data=self._recorded_or_new(corpus),
+            data_parts=corpus.parts,
+        )
+
+    def _recorded_or_new(self, corpus: Corpus) -> str:
+        """The ledger's digest of the data, if they are those: an older pcp's differ."""
+        recorded = self._recorded
+        return recorded if recorded and corpus.is_of(recorded) else corpus.digest
+
     def _make(self, target: str) -> Artifact:
         with self._compiling:  # whoever asks for how many targets, one at a time
             content = self._compile_for(target)
-        manifest = Bundle.from_bytes(content, source=f"bundle for {target}").manifest
+        bundle = Bundle.from_bytes(content, source=f"bundle for {target}")
+        manifest = bundle.manifest
         check_bundle(manifest)
         self._check_mesh(manifest)
         with self._lock:
@@ -160,11 +186,17 @@ class Artifacts:
                 wanted = brought(manifest.functions)
                 self.brought = first_values.check(self._experiment, wanted)
                 self._corpus = self._open(manifest)
-        return Artifact(content, sha256(content), manifest)
+        digest = sha256(content)  # who signs it does not make it another program
+        if self._signer is not None:
+            signature = self._signer.sign(BUNDLE, bundle.digest)
+            content = bundle.signed(signature).to_bytes()
+        return Artifact(content, digest, manifest)
 
     def _open(self, manifest: Manifest) -> Corpus:
         corpus = Corpus(self._experiment, data_inputs(manifest))
         corpus.check_vocabulary(model_shapes(manifest))
+        if self._experiment.model_path.endswith(".pcp"):
+            corpus.check_rows(manifest.rows)  # a model's were, before it was compiled
         return corpus
 
     def _check_mesh(self, manifest: Manifest) -> None:

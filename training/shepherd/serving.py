@@ -1,9 +1,12 @@
 """The states on the shepherd's disk: found, read, and handed out to workers."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from pcp.errors import StateMismatch
+from pcp.errors import BundleError, StateMismatch
+from pcp.runtime.transport.signatures import ANYBODY, Trust
+from pcp.signing import CHECKPOINT
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.events import Found, Loaded, OnDisk, Saved
 from pcp.training.storage import checkpoint as checkpoints
@@ -27,8 +30,13 @@ class Serving:
         ledger: Ledger,
         experiment: Experiment,
         parts: Callable[[], IslandParts] = lambda: WHOLE,
+        trust: Trust = ANYBODY,
     ) -> None:
-        """`parts()` is how the members of the program at hand hold a state."""
+        """`parts()` is how the members of the program at hand hold a state.
+
+        Checkpoints must be signed by whom `trust` takes.
+        """
+        self._trust = trust
         self._endpoint, self._folder, self._ledger = endpoint, folder, ledger
         self._experiment, self._parts = experiment, parts
         self._brought: Arrays = {}
@@ -42,7 +50,7 @@ class Serving:
     def find(self, at_most: int) -> Found:
         """The newest checkpoint of a round up to this one, as the ledger has it."""
         folder = self._folder.path
-        saved, refused = checkpoints.newest(folder, at_most, self._check)
+        saved, refused = checkpoints.newest(folder, at_most, self._check, self._signed)
         return Found(self._noted(saved) if saved is not None else None, refused)
 
     def load(self) -> Loaded:
@@ -88,6 +96,7 @@ class Serving:
             if folder.name != f"round_{round_:08d}" or folder.name in self._damaged:
                 continue
             try:
+                self._signed(folder)
                 self._check(checkpoints.load(folder))
             except StateMismatch as error:
                 self._damaged.add(folder.name)
@@ -101,6 +110,13 @@ class Serving:
         nonfinite = tuple(checkpoints.nonfinite(saved))
         digest = self._parts().digest(shared_of(saved)) if saved.workers else None
         return Saved(saved.round, len(saved.workers), nonfinite, digest)
+
+    def _signed(self, folder: Path) -> None:
+        """`StateMismatch` for a checkpoint that nobody trusted has signed."""
+        try:
+            self._trust.check(CHECKPOINT, *checkpoints.signatures(folder), str(folder))
+        except BundleError as error:
+            raise StateMismatch(str(error)) from error
 
     def _check(self, saved: Checkpoint) -> None:
         parts = IslandParts.read(saved.info.get("parts"))

@@ -10,7 +10,7 @@ never pass through a shepherd.
 import hmac
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from pcp.errors import RuntimeFault
 from pcp.runtime import Endpoint
 from pcp.runtime.transport.credentials import Protection
 from pcp.runtime.transport.link import format_address
+from pcp.runtime.transport.signatures import ANYBODY, Signer, Trust, own_signer
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator import effects as do
 from pcp.training.coordinator import monitor
@@ -44,11 +45,13 @@ from pcp.training.coordinator.islands import Islands
 from pcp.training.coordinator.roster import Roster
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
+from pcp.training.data.corpus import Corpus
 from pcp.training.observe.metrics import Observer
 from pcp.training.shepherd import checkpointer
 from pcp.training.shepherd.artifacts import Artifacts, CompileFor
 from pcp.training.shepherd.server import Done, Server
 from pcp.training.shepherd.serving import Serving
+from pcp.training.shepherd.voters import Voters
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.append_log import DiskFull
 from pcp.training.storage.checkpoint import Checkpoint
@@ -57,7 +60,7 @@ from pcp.training.storage.ledger import Ledger
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import OPEN
-from pcp.training.wire.messages import Heartbeat, Hello, Order
+from pcp.training.wire.messages import VERSION, Expects, Heartbeat, Hello, Order
 
 _MOMENT = 0.05
 """Seconds between two looks at the clock."""
@@ -85,7 +88,23 @@ class Shepherd:
         pause: Callable[[float], None] = time.sleep,
         hub: Server | None = None,
         protection: Protection = OPEN,
+        signer: Signer | None = None,
+        trusted: Collection[str] = (),
+        voters: Voters | None = None,
+        inspect: Callable[[], Corpus | None] | None = None,
     ) -> None:
+        """`signer` signs bundles, checkpoints and the ledger's lines: by default the
+        identity of `protection`, if there is one. Of a run that is gone on with, those
+        by it count, and by the ids `trusted`. Of several shepherds this one leads by
+        the vote of the others: `voters`. `inspect` opens the data as the model takes
+        them, without compiling it.
+        """
+        self._voters = voters
+        self._signer = signer or own_signer(protection.tls)
+        self._inspect = inspect
+        self._expects: Expects | None = None
+        self._early: list[Received] | None = None
+        """Hellos that came while the data are read; None: they are not being read."""
         self.experiment, self.folder = experiment, folder
         self.observer, self._clock, self._pause = observer, clock, pause
         self.protection = protection
@@ -94,15 +113,28 @@ class Shepherd:
         own = format_address(host, 0)
         everywhere = own if host in WILDCARDS else None
         self.endpoint = Endpoint.listen(own, advertise=everywhere, **protection.options)
-        self.ledger = Ledger(folder.ledger)
+        if voters is None:
+            self.ledger = Ledger(folder.ledger, self._signer, trusted)
+        else:
+            trusted = {*trusted, *voters.identities}
+            self.ledger = Ledger(folder.ledger, self._signer, trusted, voters.wrote)
+            try:
+                self.ledger.append("leader", term=voters.term)
+            except BaseException:
+                self.ledger.close()
+                self.endpoint.close()
+                self.hub.close()
+                raise
         begin = self.ledger.progress.begin
-        self._artifacts = Artifacts(compile_for, experiment, begin.get("data"))
+        recorded = begin.get("data")
+        self._artifacts = Artifacts(compile_for, experiment, recorded, self._signer)
         self._serving = Serving(
             self.endpoint,
             folder,
             self.ledger,
             experiment,
             lambda: self._artifacts.parts,
+            self._trust(trusted),
         )
         self._names: dict[str, str] = {}
         """Identities by the names that their workers have."""
@@ -114,7 +146,7 @@ class Shepherd:
         self.state = RunState(
             experiment,
             self.ledger.replay,
-            name=folder.name,
+            name=begin.get("run", folder.name),
             folder=str(folder.path),
             serves=self.endpoint.listening,
             wanted=workers,
@@ -125,6 +157,12 @@ class Shepherd:
         self._performers = self._performing()
         self._happened(Opened())
         self._key = write_control(folder.path, host, self.hub.port)
+
+    def _trust(self, ids: Collection[str]) -> Trust:
+        """Whose checkpoints count; of a run that began without signatures, all do."""
+        if self._signer is None or not self.ledger.signed:
+            return ANYBODY
+        return Trust(frozenset({self._signer.id, *ids}))
 
     @property
     def port(self) -> int:
@@ -182,6 +220,9 @@ class Shepherd:
         """Serve until the last round is committed and saved."""
         try:
             self.training.check_settings()
+            if self._inspect is not None:
+                self._early = []
+                self.hub.work(self._inspect, self._inspected)
             while self.training.outcome is None:
                 self.turn()
             return self.training.outcome
@@ -194,6 +235,8 @@ class Shepherd:
         However much happens, the moment is over in time.
         """
         self._heed()
+        if self._voters is not None:
+            self._voters.check()
         until = time.monotonic() + _MOMENT
         arrived = self.hub.next(timeout=_MOMENT)
         while arrived is not None:
@@ -223,10 +266,36 @@ class Shepherd:
             arrived.then(arrived.result)
         elif isinstance(arrived, Received) and (why := self._stolen(arrived)):
             arrived.connection.refuse(why)  # type: ignore[attr-defined]
+        elif isinstance(arrived, Received) and self._asked_back(arrived):
+            return
         elif isinstance(arrived, Received) and isinstance(arrived.message, Order):
             self._ordered(arrived.connection, arrived.message)
         else:
             self._happened(arrived)
+
+    def _inspected(self, result: Corpus | Exception | None) -> None:
+        """The data are read, or cannot be: then there is no run."""
+        if isinstance(result, Exception):
+            raise result
+            return
+        if result is not None:
+            self._expects = self._artifacts.expects(result)
+        early, self._early = self._early or [], None
+        for arrived in early:
+            self._handle(arrived)
+
+    def _asked_back(self, arrived: Received) -> bool:
+        """Whether a worker has yet to say that it has the run's data."""
+        hello, expects = arrived.message, self._expects
+        if not isinstance(hello, Hello) or hello.version != VERSION:
+            return False
+        if self._early is not None:
+            self._early.append(arrived)
+            return True
+        if expects is None or hello.data == expects.data:
+            return False
+        arrived.connection.send(expects)  # type: ignore[attr-defined]
+        return True
 
     def _stolen(self, arrived: Received) -> str | None:
         """Why a worker may not have the name it says: another identity has it."""
@@ -386,7 +455,8 @@ class Shepherd:
             scores = self.state.progress.scores
             best = monitor.best_of(self.experiment, scores, [*there, effect.round])
             spared = () if best is None else (best,)
-            save = partial(checkpoints.save, path, checkpoint, keep, spared)
+            signer = self._signer
+            save = partial(checkpoints.save, path, checkpoint, keep, spared, signer)
             self.hub.work(save, then)
 
     def _not_saved(self, error: Exception) -> None:

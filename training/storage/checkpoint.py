@@ -9,6 +9,7 @@
       state.json               round, digest, tokens, data cursor, seed, tokenizer,
                                and in which tensors a number is not finite
       SHA256SUMS.json          size and SHA-256 of each file above
+      signatures.json          who signed those sums, of a run with identities
 
 Tensors of more than 4 GiB lie in files <kind>-00001-of-00003.safetensors, and
 <kind>.safetensors.index.json says which is where. Files are written and read a tensor
@@ -28,10 +29,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pcp import outside, strict_json
+from pcp import outside, signing, strict_json
 from pcp.errors import StateMismatch
 from pcp.outside import MAX_JSON_BYTES
 from pcp.runtime.group.fsync import sync_folder
+from pcp.runtime.transport.signatures import Signer
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.nonfinite import tensors as tensors_with
 from pcp.training.storage.safetensors_io import Arrays
@@ -118,12 +120,13 @@ def save(
     checkpoint: Checkpoint,
     keep: int = 3,
     spared: Collection[int] = (),
+    signer: Signer | None = None,
 ) -> Path:
     """Write a checkpoint under the run's folder and drop all but `keep` newest.
 
-    Those of the rounds `spared` stay. `OSError` where the disk refuses; the written
-    part is removed then. Later rounds, which a rewind left behind, are not counted,
-    and are left alone.
+    It is signed if there is a `signer`. Those of the rounds `spared` stay. `OSError`
+    where the disk refuses; the written part is removed then. Later rounds, which a
+    rewind left behind, are not counted, and are left alone.
     """
     parent = Path(run) / FOLDER
     if not parent.exists():
@@ -138,7 +141,7 @@ def save(
         shutil.rmtree(abandoned, ignore_errors=True)
     hidden = parent / f"{_HIDDEN}{checkpoint.round}"
     try:
-        _write_all(hidden, checkpoint)
+        _write_all(hidden, checkpoint, signer)
         _put(hidden, final)
     except OSError:
         shutil.rmtree(hidden, ignore_errors=True)
@@ -156,12 +159,15 @@ def _surplus(
     return [folder for folder in before if round_of(folder) not in spared]
 
 
-def _write_all(folder: Path, checkpoint: Checkpoint) -> None:
+def _write_all(folder: Path, checkpoint: Checkpoint, signer: Signer | None) -> None:
     folder.mkdir()
     sums = {}
     for name, content in _files(checkpoint):
         sums[name] = _write(folder / name, content)
-    _write(folder / SUMS, strict_json.dumps(sums, indent=1).encode())
+    summed = _write(folder / SUMS, strict_json.dumps(sums, indent=1).encode())
+    if signer is not None:
+        signature = signer.sign(signing.CHECKPOINT, summed["sha256"])
+        _write(folder / signing.MEMBER, signing.dump([signature]))
     sync_folder(folder)
 
 
@@ -241,18 +247,37 @@ def load(folder: str | Path) -> Checkpoint:
     )
 
 
+def signatures(folder: str | Path) -> tuple[str, tuple[signing.Signature, ...]]:
+    """What of a checkpoint is signed, and its signatures; `StateMismatch` for damage.
+
+    That its files are those of the sums, `load` checks.
+    """
+    folder = Path(folder)
+    digest = hashlib.sha256(_read(folder / SUMS)).hexdigest()
+    path = folder / signing.MEMBER
+    if not path.exists():
+        return digest, ()
+    try:
+        return digest, signing.parse(_read(path))
+    except ValueError as error:
+        raise StateMismatch(f"{path}: {error}") from error
+
+
 def newest(
     run: str | Path,
     at_most: int | None = None,
     check: Callable[[Checkpoint], None] = lambda checkpoint: None,
+    look: Callable[[Path], None] = lambda folder: None,
 ) -> tuple[Checkpoint | None, list[str]]:
     """The newest valid checkpoint not after round `at_most`, and what was refused.
 
-    `check` raises `StateMismatch` for one that is whole and still not wanted.
+    `look`, before a folder is read, and `check` raise `StateMismatch` for one that is
+    whole and still not wanted.
     """
     refused: list[str] = []
     for folder in folders(run):
         try:
+            look(folder)
             checkpoint = load(folder)
             if at_most is not None and checkpoint.round > at_most:
                 continue

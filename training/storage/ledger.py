@@ -4,8 +4,11 @@ A JSON object a line, appended and fsynced, with a running number `n`, the SHA-2
 the line before it, `prev`, and a CRC-32 of the rest of the line, `crc`. A line torn by
 a crash can only be the last one; it is dropped. Anything else that is wrong is refused;
 who changes, takes out or adds a line must write all that follow anew, and the last line
-is of another hash. Lines of an older pcp have no `prev`. The kinds:
+is of another hash. Lines of an older pcp have no `prev`. Of a run with identities each
+line has the key of the shepherd that wrote it, and its signature, `sig`; the last one
+stands for all before it. The kinds:
 
+    leader      of several shepherds one leads, in this term, from here on
     begin       the run's constants: samples, quantum, frozen keys, data digest
     started     a shepherd goes on with the run under these settings
     joined      a worker holds the state of a round, and where it had it from
@@ -31,17 +34,19 @@ rounds again and compares their digests. One process at a time has a ledger open
 import hashlib
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pcp import outside, strict_json
+from pcp import outside, signing, strict_json
 from pcp.errors import ConfigError, RuntimeFault, StateMismatch
 from pcp.runtime.group.file_lock import hold
 from pcp.runtime.group.fsync import sync_folder
+from pcp.runtime.transport.link import Untrusted
+from pcp.runtime.transport.signatures import Signer, of_mark, signer_of
 from pcp.training.data.lease_pool import Range, complement, merged, size
 from pcp.training.storage.append_log import DiskFull, append
 from pcp.training.storage.ledger_history import History
@@ -73,8 +78,14 @@ def read(path: str | Path) -> tuple[list[dict[str, Any]], int]:
 
     The file may be longer: then its last line was torn.
     """
-    records, good, _ = _read(path)
+    records, good, *_ = _read(path)
     return records, good
+
+
+def read_lines(path: str | Path) -> list[bytes]:
+    """The whole lines of a file, after all were checked."""
+    good = _read(path)[1]
+    return outside.read_bytes(path)[:good].splitlines(keepends=True)
 
 
 def last_hash(path: str | Path) -> str:
@@ -82,8 +93,39 @@ def last_hash(path: str | Path) -> str:
     return _read(path)[2]
 
 
-def _read(path: str | Path) -> tuple[list[dict[str, Any]], int, str]:
-    """As `read`, and the hash of the last line."""
+def signers(path: str | Path) -> list[str]:
+    """The ids of all that signed lines, in the order of their first.
+
+    `StateMismatch` for a signature that is not of its line.
+    """
+    return list(dict.fromkeys(filter(None, map(_signer, _read(path)[3]))))
+
+
+def _signer(line: "SignedLine") -> str:
+    """The id whose signature a line has; "": it has none."""
+    if not line.mark:
+        return ""
+    try:
+        return signer_of(signing.LEDGER, line.digest, of_mark(line.mark))
+    except (Untrusted, ValueError) as error:
+        raise StateMismatch(
+            f"line {line.number} of the ledger: its signature is not of it: the ledger "
+            "was changed; restore the file or start a new run"
+        ) from error
+
+
+class SignedLine(NamedTuple):
+    """What of a line is signed, and by what."""
+
+    number: int
+    digest: str
+    mark: str
+
+
+def _read(
+    path: str | Path,
+) -> tuple[list[dict[str, Any]], int, str, list[SignedLine]]:
+    """As `read`, the hash of the last line, and the signatures of all."""
     try:
         content = outside.read_bytes(path)
     except OSError as error:
@@ -91,7 +133,8 @@ def _read(path: str | Path) -> tuple[list[dict[str, Any]], int, str]:
             f"{path}: cannot read the ledger: {error.strerror}"
         ) from error
     records: list[dict[str, Any]] = []
-    good, before = 0, _FIRST
+    marks: list[SignedLine] = []
+    good, before = 0, FIRST
     chained = False
     lines = content.splitlines(keepends=True)
     for number, line in enumerate(lines):
@@ -103,6 +146,14 @@ def _read(path: str | Path) -> tuple[list[dict[str, Any]], int, str]:
                 f"{path}:{number + 1}: damaged line in the ledger; restore the file "
                 "or start a new run"
             )
+        mark = str(record.pop("sig", ""))
+        if marks and marks[-1].mark and not mark:
+            raise StateMismatch(
+                f"{path}:{number + 1}: this line is not signed, and those before are: "
+                "the ledger was changed; restore the file or start a new run"
+            )
+        digest = _signed_part(record) if mark else ""
+        marks.append(SignedLine(number + 1, digest, mark))
         found = record.pop("prev", None)
         chained = chained or found is not None
         if chained and found != before:
@@ -111,30 +162,52 @@ def _read(path: str | Path) -> tuple[list[dict[str, Any]], int, str]:
                 "the ledger was changed; restore the file or start a new run"
             )
         records.append(record)
-        good, before = good + len(line), _hash(line)
-    return records, good, before
+        good, before = good + len(line), hash_of(line)
+    return records, good, before, marks
 
 
-_FIRST = "0" * 64
+FIRST = "0" * 64
 """In place of the hash of the line before the first."""
 
 
-def _hash(line: bytes) -> str:
+def _signed_part(record: Mapping[str, Any]) -> str:
+    """The SHA-256 of a line without its signature and its sum."""
+    body = strict_json.dumps(record, separators=(",", ":"), sort_keys=True)
+    return hash_of(body.encode())
+
+
+def hash_of(line: bytes) -> str:
+    """The SHA-256 of a line, by which the next one names it."""
     return hashlib.sha256(line).hexdigest()
 
 
 class Ledger:
     """A run's ledger, open for appending."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        signer: Signer | None = None,
+        trusted: Collection[str] = (),
+        wrote: Callable[[bytes, bool], None] = lambda line, sync: None,
+    ) -> None:
         """Open `path`, replay it, and cut off a torn last line.
+
+        With a `signer` lines are signed, and those that are there count if the last
+        one is signed by it, or by one of the ids `trusted`; or if no line is.
+
+        `wrote(line, sync)` is told of each line that is on the disk, before anything
+        is done for it; it may raise `RuntimeFault`, and the line does not count.
 
         `ConfigError` while another process has it open, or where it cannot be.
         """
-        self.path = Path(path)
-        self._file = _locked(self.path)
+        self._wrote = wrote
+        self.path, self._signer = Path(path), signer
+        self._file = locked(self.path)
         try:
-            records, self._bytes, self._last = _read(self.path)
+            records, self._bytes, self._last, marks = _read(self.path)
+            self.signed = bool(marks and marks[0].mark) or not marks
+            self._check_signer(marks[-1:], trusted)
             self._replay = replayed(records)
             self._replay.kept = KEPT_ROUNDS
             self.progress.history.shorten(KEPT_ROUNDS)
@@ -143,6 +216,19 @@ class Ledger:
         except Exception:
             self._file.close()
             raise
+
+    def _check_signer(
+        self, last: Sequence[SignedLine], trusted: Collection[str]
+    ) -> None:
+        """Whether a run that has identities may go on from these lines."""
+        if self._signer is None:
+            return
+        for signer in filter(None, map(_signer, last)):
+            if signer != self._signer.id and signer not in trusted:
+                raise ConfigError(
+                    f"{self.path}: signed by {signer}, and we are {self._signer.id}: "
+                    f"say --trust {signer} if that was a shepherd of this run"
+                )
 
     @property
     def progress(self) -> Progress:
@@ -191,7 +277,11 @@ class Ledger:
                 f"{self.path}: the ledger was deleted while the run went on: nothing "
                 "that is committed from now on could be kept"
             )
-        line = _line({"n": self._count, "prev": self._last, "kind": kind, **fields})
+        record = {"n": self._count, "prev": self._last, "kind": kind, **fields}
+        if self._signer is not None:
+            digest = _signed_part(record)
+            record["sig"] = self._signer.mark(signing.LEDGER, digest)
+        line = _line(record)
         try:
             append(self._file, line, path=self.path, what="ledger", sync=sync)
         except DiskFull:
@@ -201,8 +291,9 @@ class Ledger:
             self._give_up()
             raise
         self._bytes += len(line)
-        self._last = _hash(line)
+        self._last = hash_of(line)
         self._count += 1
+        self._wrote(line, sync)
 
     def digests(self, round_: int) -> tuple[str, ...]:
         """Of the state after a committed round, in each mesh's parts; none of another.
@@ -236,8 +327,8 @@ class Ledger:
             self._file.close()
 
 
-def _locked(path: Path) -> FileIO:
-    """The file, open for appending, while no other process has it so."""
+def locked(path: Path) -> FileIO:
+    """A ledger's file, open for appending, while no other process has it so."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = not path.exists()

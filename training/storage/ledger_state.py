@@ -55,6 +55,8 @@ class Progress:
     scores: dict[int, float] = field(default_factory=dict)
     """The held-out losses of committed rounds, by round."""
     ended: bool = False
+    term: int = 0
+    """Of the shepherd that leads, where others stand by."""
 
     def taken(self) -> list[Range]:
         """Every range that is consumed or held."""
@@ -85,6 +87,13 @@ class LedgerReplay:
 
     def _on_begin(self, record: Mapping[str, Any]) -> None:
         self.progress.begin = {k: v for k, v in record.items() if k != "n"}
+
+    def _on_leader(self, record: Mapping[str, Any]) -> None:
+        if record["term"] <= self.progress.term:
+            raise StateMismatch(
+                f"ledger: term {record['term']} after term {self.progress.term}"
+            )
+        self.progress.term = record["term"]
 
     def _on_round(self, record: Mapping[str, Any]) -> None:
         p = self.progress

@@ -90,6 +90,11 @@ class RunFolder:
         return self.path / "workers.jsonl"
 
     @property
+    def tensorboard(self) -> Path:
+        """Event files of TensorBoard, where tensorboardX writes them."""
+        return self.path / "tensorboard"
+
+    @property
     def report(self) -> Path:
         """The page of a run that has ended."""
         return self.path / "report.html"

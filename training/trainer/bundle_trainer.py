@@ -89,6 +89,7 @@ class BundleTrainer:
         self.inputs = data_inputs(manifest)
         self.batch, self.block = batch_of(self.inputs), tokens_of_sample(self.inputs)
         self.parameter_shapes: Sequence[Sequence[int]] = model_shapes(manifest)
+        self.rows = manifest.rows
         self.every_step = plan.synchronize == "step"
         self.functions = Functions(program)
         mesh = self.parts.mesh

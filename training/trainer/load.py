@@ -4,6 +4,8 @@ from typing import Any
 
 from pcp.bundle import Bundle
 from pcp.runtime.program import host_processor
+from pcp.runtime.transport.signatures import ANYBODY, Trust
+from pcp.signing import BUNDLE
 from pcp.training.trainer.bundle_trainer import BundleTrainer
 
 
@@ -19,12 +21,20 @@ def load(
 
 
 def load_made(
-    content: bytes, source: str, device: str, target: str, coordinate: int = 0
+    content: bytes,
+    source: str,
+    device: str,
+    target: str,
+    coordinate: int = 0,
+    trust: Trust = ANYBODY,
 ) -> BundleTrainer:
     """A trainer for a bundle that was made for `target`; `source` is for errors.
+
+    `BundleError`, before any of its code is loaded, unless `trust` takes who signed it.
 
     Of a bundle that has none for it, the best code that runs wherever that would.
     """
     bundle = Bundle.from_bytes(content, source=source)
+    trust.check(BUNDLE, bundle.digest, bundle.signatures, source)
     there = [t for t in host_processor.substitutes(target) if t in bundle.targets]
     return load(bundle, device, there[0] if there else None, coordinate)

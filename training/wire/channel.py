@@ -10,6 +10,7 @@ that is not let in is told why in a `REFUSE` frame.
 
 import socket
 import time
+from collections.abc import Callable
 
 from pcp.errors import PeerLost, ProtocolError, Timeout
 from pcp.runtime.transport.authentication import Gate
@@ -40,7 +41,14 @@ class Channel:
     With a `gate`, the dialler must pass it before its messages are read.
     """
 
-    def __init__(self, sock: Wire, gate: Gate | None = None) -> None:
+    def __init__(
+        self,
+        sock: Wire,
+        gate: Gate | None = None,
+        decode: Callable[[bytes], Message] = decode,
+    ) -> None:
+        """`decode` makes messages of what comes, or raises `ProtocolError`."""
+        self._decode = decode
         self.peer, self._wire = _name(sock), sock
         self._connection = BlockingConnection(sock, self.peer, gate)
         self.here: str = sock.getsockname()[0]
@@ -69,7 +77,7 @@ class Channel:
         tag, _, payload = self._receive(timeout)
         if tag != MESSAGE:
             raise ProtocolError(f"{self.peer}: a frame of tag {tag} for a message")
-        return decode(payload)
+        return self._decode(payload)
 
     def receive_blob(self, length: int, timeout: float) -> bytes:
         """The `length` bytes the peer announced."""

@@ -9,13 +9,22 @@ meanwhile on purpose: the next `Hello` carries everything that matters.
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pcp.errors import PcpError, PeerLost, ProtocolError, RuntimeFault, Timeout
+from pcp.errors import (
+    PcpError,
+    PeerLost,
+    ProtocolError,
+    RuntimeFault,
+    StateMismatch,
+    Timeout,
+)
 from pcp.runtime.transport.credentials import Protection
 from pcp.training.wire.channel import OPEN, Channel, NotAdmitted, connect
 from pcp.training.wire.messages import (
+    Expects,
+    Failed,
     Heartbeat,
     Hello,
     Message,
@@ -26,6 +35,9 @@ from pcp.training.wire.messages import (
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
+DIAL_SECONDS = 5.0
+STANDBY_SECONDS = 1.5
+"""To dial one of several shepherds: another may lead by now."""
 WELCOME_SECONDS = 600.0  # the shepherd may have to compile for our target first
 
 
@@ -45,7 +57,9 @@ class Timing:
 class ShepherdLink:
     """Keeps a worker connected.
 
-    `introduce()` makes a `Hello`; `welcomed(welcome, bundle)` and
+    One of the `shepherds`, hosts and ports, leads: they are dialled in turn.
+    `introduce()` makes a `Hello`; `expected(expects)` raises if this machine's data are
+    not those, and may take as long as it reads them; `welcomed(welcome, bundle)` and
     `received(message)` are called in the reading thread and must not block
     for long. `beat()` makes a heartbeat. `failed(error)` is called once, when there
     is no shepherd to talk to within the patience, or it refused.
@@ -53,10 +67,10 @@ class ShepherdLink:
 
     def __init__(
         self,
-        host: str,
-        port: int,
+        shepherds: Sequence[tuple[str, int]],
         *,
         introduce: Callable[[], Hello],
+        expected: Callable[[Expects], None],
         welcomed: Callable[[Welcome, bytes], None],
         received: Callable[[Message], None],
         failed: Callable[[PcpError], None],
@@ -65,9 +79,10 @@ class ShepherdLink:
         beat: Callable[[], Heartbeat] = Heartbeat,
         protection: Protection = OPEN,
     ) -> None:
-        self._host, self._port = host, port
+        self._shepherds, self._at = shepherds, 0
         self._protection = protection
         self._introduce, self._welcomed = introduce, welcomed
+        self._expected = expected
         self._received, self._failed, self._log = received, failed, log
         self._timing, self._heartbeat = timing, timing.heartbeat
         self._make_beat = beat
@@ -115,7 +130,7 @@ class ShepherdLink:
         while not self._closing.is_set():
             try:
                 self._session()
-            except RefusedByShepherd as error:
+            except (RefusedByShepherd, StateMismatch) as error:
                 self._failed(error)
                 return
             except RuntimeFault as error:
@@ -131,14 +146,20 @@ class ShepherdLink:
                 if not told:
                     told, patience = True, self._timing.patience
                     self._log(f"{error}; trying again, for {patience:g} s")
+            except PcpError as error:  # its data cannot be read
+                self._failed(error)
+                return
             except Exception as error:  # of this machine: no more files, memory
                 kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
                 what = f"{kind}{error}"
                 self._failed(RuntimeFault(f"the line to the shepherd: {what}"))
                 return
+            self._at = (self._at + 1) % len(self._shepherds)
             # A little randomness, so that workers do not dial all at once.
             self._closing.wait(pause * draw.uniform(0.7, 1.0))
-            pause = min(LONGEST_PAUSE, pause * 2)
+            if not self._at:
+                longest = LONGEST_PAUSE / len(self._shepherds)
+                pause = min(longest, pause * 2)
 
     def _session(self) -> None:
         channel = self._connect()
@@ -163,7 +184,9 @@ class ShepherdLink:
 
     def _connect(self) -> Channel:
         try:
-            return connect(self._host, self._port, 5.0, self._protection)
+            host, port = self._shepherds[self._at]
+            patience = DIAL_SECONDS if len(self._shepherds) == 1 else STANDBY_SECONDS
+            return connect(host, port, patience, self._protection)
         except NotAdmitted as error:
             raise RefusedByShepherd(str(error)) from error
 
@@ -187,6 +210,9 @@ class ShepherdLink:
                 )
             if isinstance(message, Welcome):
                 return message
+            if isinstance(message, Expects):
+                self._agree(channel, message)
+                continue
             if isinstance(message, Shutdown):
                 self._received(message)
                 self._closing.set()
@@ -194,6 +220,15 @@ class ShepherdLink:
             if not isinstance(message, Heartbeat):
                 raise ProtocolError(f"{message} in place of a welcome")
         raise PeerLost(f"{channel.peer} gave no welcome in {WELCOME_SECONDS:g} s")
+
+    def _agree(self, channel: Channel, expects: Expects) -> None:
+        """Say that the data are the run's, or why there is no work with them."""
+        try:
+            self._expected(expects)
+        except PcpError as error:
+            channel.send(Failed(reason=str(error)[:4000]))
+            raise
+        channel.send(self._introduce())
 
     def _beat(self) -> None:
         while not self._closing.wait(self._heartbeat):

@@ -2,6 +2,8 @@
 
     worker                                   shepherd
       Hello            ──────────────────────►
+                       ◄──────────────────────  Expects     before anything is
+      Hello(data)      ──────────────────────►              compiled for it
                        ◄──────────────────────  Welcome (+ the bundle's bytes)
                                                 or Refused
                        ◄──────────────────────  Restore(round, source)
@@ -51,7 +53,7 @@ from pydantic import (
 from pcp import strict_json
 from pcp.errors import ProtocolError
 
-VERSION = 8
+VERSION = 9
 """Of this protocol; a `Hello` with another one is refused."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -64,9 +66,9 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Message(BaseModel, frozen=True):
-    """Base of all messages."""
+    """Base of all messages; what checks one is made when it first comes."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     kind: str
 
@@ -117,7 +119,8 @@ class Hello(Message, frozen=True):
     """A worker introduces itself, for the first time or again.
 
     `committed` is the round of the state it holds of `run` (None: it holds none).
-    `island` and `coordinate` are where it was a rank; None: it was none yet.
+    `island` and `coordinate` are where it was a rank; None: it was none yet. `data` is
+    the digest of the data that it found to be those of an `Expects`.
     """
 
     kind: Literal["hello"] = "hello"
@@ -135,6 +138,31 @@ class Hello(Message, frozen=True):
     supervisor: Name | None = None
     island: Name | None = None
     coordinate: Count | None = None
+    data: Digest | None = None
+
+
+class DataInput(BaseModel, frozen=True):
+    """A data input of the program that is to be compiled, with the batch in front."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Name
+    shape: Annotated[list[Count], Field(max_length=100)]
+    dtype: Name
+
+
+class Expects(Message, frozen=True):
+    """What a worker's data must be; it says `Hello` again where they are.
+
+    `data_parts` are as in a `Welcome`. Of a run whose data are known before a program
+    is: so a worker with other data is told before one is compiled for it.
+    """
+
+    kind: Literal["expects"] = "expects"
+    experiment: dict[str, Any]
+    inputs: Annotated[list[DataInput], Field(max_length=1000)]
+    data: Digest
+    data_parts: Annotated[list[tuple[Text, Name]], Field(max_length=1000)] = []
 
 
 class Refused(Message, frozen=True):
@@ -168,6 +196,8 @@ class Welcome(Message, frozen=True):
     digest: Digest | None
     island: Name | None = None
     coordinate: Count = 0
+    term: Count = 0
+    """Of the shepherd that leads, where others stand by; workers obey no older one."""
 
 
 class Restore(Message, frozen=True):
@@ -231,6 +261,7 @@ class RoundStart(Message, frozen=True):
     island: Annotated[list[Name], Field(max_length=10_000)] = []
     """The addresses of the ranks of the island; empty: the member is alone in it."""
     inner_epoch: Count = 0
+    term: Count = 0
 
 
 class LeaseGrant(Message, frozen=True):
@@ -405,6 +436,7 @@ class Status(Message, frozen=True):
 
 AnyMessage = Annotated[
     Hello
+    | Expects
     | Refused
     | Welcome
     | Restore
@@ -428,7 +460,9 @@ AnyMessage = Annotated[
     | Taken,
     Field(discriminator="kind"),
 ]
-_ADAPTER: TypeAdapter[Message] = TypeAdapter(AnyMessage)
+_ADAPTER: TypeAdapter[Message] = TypeAdapter(
+    AnyMessage, config=ConfigDict(defer_build=True)
+)
 
 
 def encode(message: Message) -> bytes:

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable
 
 if __name__ == "__main__":
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+    four = "--xla_force_host_platform_device_count=4"
+    os.environ["XLA_FLAGS"] = f"{four} {os.environ.get('XLA_FLAGS', '')}"
     os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax

@@ -27,6 +27,11 @@ _JAX = {  # all that it compiles, however small
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
+# An oracle's program runs once, on a few numbers: plain code of it is made in a third
+# of the time.
+_XLA = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+# The processors have other tests to run; the same bytes come out.
+_ONE_THREAD = "--mlir-disable-threading"
 _IN = r'(?:[^()"]|"[^"]*")'
 _LOCATIONS = re.compile(
     rf" loc\((?:{_IN}|\((?:{_IN}|\({_IN}*\))*\))*\)|^#loc\d* = .*\n", re.MULTILINE
@@ -51,6 +56,7 @@ def compile_text(
     plain = _LOCATIONS.sub("", text)
     name = key(plain, (*iree.common_flags(plain), *flags), iree.version())
     if (found := cache.get(name)) is None:
+        flags = (*flags, _ONE_THREAD)
         found = uncached(text, flags, timeout=timeout, running=running)
         cache.put(name, found)
     return found
@@ -59,14 +65,16 @@ def compile_text(
 def install(folder: Path) -> None:
     """Compile through the cache in `folder`, in this process and those it starts.
 
-    So does Python, also where it was told to write no bytecode beside the sources.
+    Python keeps its bytecode beside the sources, also where it was told to keep none.
     """
     place = folder / _version()
-    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(place / "python")
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ |= {VARIABLE: str(place), FOLDER: str(place)}
     os.environ |= {"JAX_COMPILATION_CACHE_DIR": str(place / "jax"), **_JAX}
+    os.environ["XLA_FLAGS"] = f"{_XLA} {os.environ.get('XLA_FLAGS', '')}".strip()
+    # Each command would look for plugins of pydantic in every installed package.
+    os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
     iree.compile_text = compile_text
 
 

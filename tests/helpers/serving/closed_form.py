@@ -7,9 +7,10 @@ position, one slot or one token gives other tokens than `answer`, or an error.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pcp.errors import UsageError
+from pcp.errors import ConfigError, UsageError
 from pcp.serving.interface import Chunk, EngineLost, Sampled, Sampling, Step, Tick
 
 _PRIME = 1_000_003
@@ -78,6 +79,19 @@ class _Row:
             self.states.append((self.states[-1] * 31 + token + 7) % _PRIME)
 
 
+@dataclass
+class Prepared:
+    """Weights, and what became of them."""
+
+    folder: str
+    served: bool = False
+    closed: bool = False
+
+    def close(self) -> None:
+        """Nobody serves them."""
+        self.closed = True
+
+
 class ClosedForm:
     """The engine. `lose` makes the next tick fail, as the death of a rank does."""
 
@@ -92,6 +106,7 @@ class ClosedForm:
         self.lose = False
         self.closed = False
         self.recoveries = self.ticks = self.computed = 0
+        self.prepared: list[Prepared] = []
         self._rows = [_Row() for _ in range(slots)]
 
     def tick(self, tick: Tick) -> list[Sampled]:
@@ -113,6 +128,18 @@ class ClosedForm:
         self._rows = [_Row() for _ in range(self.slots)]
         self.lost = False
         self.recoveries += 1
+
+    def prepare(self, folder: str) -> "Prepared":
+        """Of a folder named `wrong` nothing can be read."""
+        if folder == "wrong":
+            raise ConfigError(f"{folder}: the files have no w")
+        self.prepared.append(Prepared(folder))
+        return self.prepared[-1]
+
+    def swap(self, prepared: "Prepared") -> None:
+        """Serve them; the tokens are the same."""
+        prepared.served = True
+        self.recover()
 
     def close(self) -> None:
         """Nothing is held."""

@@ -59,8 +59,13 @@ def save(folder: Path, positions: int = 128) -> Weights:
     made = weights()
     write(folder)
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.safetensors").write_bytes(safetensors_io.to_bytes(made))
+    store(folder, made)
     return made
+
+
+def store(folder: Path, made: Weights) -> None:
+    """The weights into the folder."""
+    (folder / "model.safetensors").write_bytes(safetensors_io.to_bytes(made))
 
 
 def greedy(made: Weights, prompt: Sequence[int], count: int) -> list[int]:

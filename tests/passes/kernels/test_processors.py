@@ -6,7 +6,7 @@ import pytest
 
 from pcp.compiler.targets import find
 from pcp.passes.kernels import processors
-from pcp.passes.kernels.processors import vector_bits
+from pcp.passes.kernels.processors import far_steps, vector_bits
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,18 @@ def test_by_name() -> None:
     assert vector_bits("generic") == 128
     assert vector_bits("znver4") == 512
     assert vector_bits("nothing") == 0
+
+
+def test_whose_caches_keep_far_rows(tmp_path: Path) -> None:
+    info, other = tmp_path / "cpuinfo", tmp_path / "other"
+    info.write_text("processor : 0\nvendor_id\t: GenuineIntel\nflags : x\n")
+    other.write_text("processor : 0\nvendor_id\t: AuthenticAMD\nflags : x\n")
+    assert processors._is_intel(info)
+    assert not processors._is_intel(other)
+    assert not processors._is_intel(tmp_path / "none")
+    assert far_steps("sapphirerapids") == 4
+    assert far_steps("znver5") == far_steps("x86-64-v4") == far_steps("generic") == 1
+    assert "pcp-schedule-kernels{vector=512 far=4}" in find("cpu:emeraldrapids").passes
 
 
 def test_a_target_has_the_schedule_of_its_processor() -> None:

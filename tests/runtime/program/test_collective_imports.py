@@ -101,6 +101,26 @@ def test_collectives_inside_a_function(two, device):
             program.close()
 
 
+def test_results_that_are_made_in_place_stay_as_they_are(two, device):
+    """A later call, with other values, has memory of its own."""
+    with world("tcp", 2) as comms:
+        programs = [Program.load(two, device, communicator=c) for c in comms]
+        zero = np.zeros((WIDE, WIDE), np.float32)
+
+        def calls(rank):
+            kept = []
+            for n in range(5):
+                vector = np.full(SIZE, 10 * n + rank + 1, np.float32)
+                kept.append(programs[rank]["main"](vector, zero, device_arrays=True))
+            return [first.numpy() for first, _ in kept]
+
+        for rank, found in enumerate(together(range(2), calls)):
+            for n, array in enumerate(found):
+                assert np.all(array == 20 * n + 3 + 10 * n + rank + 1), n
+        for program in programs:
+            program.close()
+
+
 def test_compute_goes_on_while_an_exchange_is_late(two, device):
     """The peer joins the first exchange only after the second came, and the
     operand of the second is computed after the call of the first."""

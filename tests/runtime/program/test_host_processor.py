@@ -65,8 +65,27 @@ def test_a_higher_level_does_not_run(second):
         "cpu:x86-64-v3": False,
         "cpu:znver5": True,  # who knows
         "sm_90a": True,
+        "aarch64": False,
+        "aarch64:neoverse-v2": False,
     }.items():
         assert host_processor.runs(target) is fine
+
+
+def test_arm_runs_no_level_of_the_other_family(monkeypatch):
+    monkeypatch.setattr(host_processor.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(host_processor, "own", host_processor.own.__wrapped__)
+    assert host_processor.own() == "aarch64"
+    for target, fine in {
+        "aarch64": True,
+        "aarch64:neoverse-v2": True,
+        "cpu": True,  # of the family of the machine that compiled it
+        "cpu:neoverse-v2": True,
+        "cpu:x86-64-v3": False,
+        "cuda": True,
+    }.items():
+        assert host_processor.runs(target) is fine
+    found = host_processor.substitutes("aarch64:neoverse-v2")
+    assert found == ["aarch64:neoverse-v2", "aarch64"]
 
 
 def _bundle(*targets):

@@ -119,3 +119,8 @@ def test_prometheus_can_look_at_it() -> None:
         if comm is not None:
             comm.close()
         stop(child, signal.SIGTERM)
+
+
+def test_one_that_others_reach_is_protected_or_said_to_be_open(capsys) -> None:
+    assert main(["--host", "0.0.0.0", "--port", "0"]) == 2
+    assert "or say --insecure on a closed network" in capsys.readouterr().err

@@ -22,6 +22,7 @@ from pcp.runtime.program import host_processor
 from pcp.tools.cli import main
 from pcp.tools.commands import ledger, status, train
 from pcp.tools.commands.supervise import resumed
+from pcp.tools.support import backends
 from pcp.tools.support import training_job as jobs
 from pcp.training.config.experiment import parse
 from pcp.training.observe import metrics
@@ -435,8 +436,8 @@ def _wait_for_another(process, text: str, known: int) -> str:
 )
 def test_a_worker_asks_for_its_own_processor(monkeypatch, named, local, target, wanted):
     monkeypatch.setattr(jobs.host_processor, "own", lambda: named)
-    assert jobs.target_of_worker("cpu", target, local=local) == wanted
-    assert jobs.target_of_worker("cuda", None, local=local) == "sm_80"
+    assert backends.target_of_worker("cpu", target, local=local) == wanted
+    assert backends.target_of_worker("cuda", None, local=local) == "sm_80"
 
 
 def test_a_processor_without_a_name_is_not_the_shepherds(monkeypatch):
@@ -444,7 +445,7 @@ def test_a_processor_without_a_name_is_not_the_shepherds(monkeypatch):
     with pytest.raises(
         ConfigError, match="--target cpu:host: the shepherd compiles on"
     ):
-        jobs.target_of_worker("cpu", "cpu:host", local=False)
+        backends.target_of_worker("cpu", "cpu:host", local=False)
 
 
 def test_a_bundle_gives_the_best_code_that_runs(tmp_path):

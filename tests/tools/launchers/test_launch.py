@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from helpers.models.bigram_stablehlo import write_experiment
 from helpers.servers.processes import Processes, free_port
 
+from pcp.errors import UsageError
 from pcp.runtime.program import host_processor
 from pcp.tools.cli import COMMANDS, main
 from pcp.tools.launchers import launch
@@ -53,7 +55,8 @@ def _written(folder, line: str) -> Path:
 
 
 def _slurm(folder, more="") -> Path:
-    return _written(folder, f"launch x.json --on slurm --workers 2 --per-node 2 {more}")
+    line = "launch x.json --on slurm --workers 2 --per-node 2 --insecure"
+    return _written(folder, f"{line} {more}")
 
 
 def test_local_is_a_run_here(folder, capsys):
@@ -188,13 +191,51 @@ def test_the_manifests_name_flags_that_exist(folder):
         import_module(COMMANDS[command][0]).parser().parse_args(arguments)
 
 
+def _rendered(chart: Path, values: dict[str, object]) -> str:
+    """What Helm makes of the chart's template, of the little that it uses."""
+
+    def filled(found: re.Match[str]) -> str:
+        if found[1] == '"{{"':
+            return "{{"
+        if found[1] == ".Release.Namespace":
+            return "apart"
+        name, quoted = found[1].removeprefix(".Values.").partition(" | quote")[:2]
+        return json.dumps(str(values[name])) if quoted else str(values[name])
+
+    text = (chart / "templates/run.yaml").read_text()
+    return re.sub(r"\{\{ (.*?) \}\}", filled, text)
+
+
+def test_a_chart_is_the_manifests_with_values(folder):
+    """With other values it is what the other flags of the launcher would have made."""
+    yaml = pytest.importorskip("yaml")
+    jsonschema = pytest.importorskip("jsonschema")
+    chart = _written(folder, "launch x.json --on helm --name big --backend cuda")
+    values = yaml.safe_load((chart / "values.yaml").read_text())
+    assert values["workers"] == parse(json.loads(Path("x.json").read_text())).workers
+    schema = json.loads((chart / "values.schema.json").read_text())
+    jsonschema.validate(values, schema)
+    values |= {"image": "here:5000/pcp:1", "cpus": "7", "memory": "9Gi", "workers": 5}
+    jsonschema.validate(values, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(values | {"workers": 0}, schema)
+    rendered = _rendered(chart, values)
+    line = "launch x.json --on kubernetes --name big --backend cuda --namespace apart"
+    flags = "--image here:5000/pcp:1 --cpus 7 --memory 9Gi --workers 5"
+    shutil.rmtree(chart)
+    direct = _written(folder, f"{line} {flags}").read_text()
+    assert [*yaml.safe_load_all(rendered)] == [*yaml.safe_load_all(direct)]
+
+
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
+        ("--on helm", "it writes a folder: say which with --output"),
         ("--on slurm --workers 3 --per-node 2", "no whole number of machines"),
         ("--on slurm --workers 0", "--workers: at least one"),
         ("--on slurm --name Big_Run", "lower-case letters, digits and dashes"),
         ("--on slurm --backend cud", "Did you mean 'cuda'?"),
+        ("--on slurm --workers 2", "or say --insecure on a closed network"),
         ("--on mesos", "invalid choice: 'mesos'"),
     ],
 )
@@ -225,6 +266,13 @@ def _asked_of_ray():
     plan = LaunchPlan.of(flags)
     on_ray._start(SimpleNamespace(remote=lambda work: remote), plan, "10.0.0.1:8080")
     return asked
+
+
+def test_a_run_on_ray_that_other_machines_reach_is_protected_or_said_to_be_open(folder):
+    flags = launch.parser().parse_args(["x.json", "--on", "ray"])
+    util = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.1")
+    with pytest.raises(UsageError, match=r"a listener on 10.0.0.1: .* say --insecure"):
+        on_ray._train(SimpleNamespace(util=util), LaunchPlan.of(flags), flags)
 
 
 @pytest.mark.slow

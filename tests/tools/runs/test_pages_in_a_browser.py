@@ -69,6 +69,32 @@ def test_a_killed_workers_host_is_named(tmp_path: Path) -> None:
     data |= {"events": [[0.0, event]], "experiment": {}, "status": status}
     file.write_text(page("page.html", data | {"records": [values(1, 3), values(2, 2)]}))
     found = shown(file)
-    assert found.count("<canvas") == 6
+    assert found.count("<canvas") == 7
     assert event in found
     assert found.count("10.0.0.1:4411") == 3 + 4  # table, timeline, event; four bars
+
+
+def test_a_straggler_is_named_and_the_rest_of_the_time_told(tmp_path: Path) -> None:
+    """Worker 1 takes three times as long for a step; worker 2 left before the last."""
+    file = tmp_path / "report.html"
+    workers = [
+        {"index": i, "address": f"10.0.0.{i}:4411", "target": "cpu", "device": "d"}
+        for i in range(3)
+    ]
+    records = [values(number, 3.0) for number in range(1, 6)]
+    for record_ in records:
+        slow = record_["members"][1]
+        slow["compute_seconds"] *= 3
+        record_["workers"] = 3
+        record_["members"].append(record_["members"][0] | {"worker": 2})
+    records[-1]["members"].pop()
+    records[-1]["workers"] = 2
+    status = {"run": "r", "phase": "round", "round": 5, "workers": workers}
+    data = {"since": 1.0, "after": 5, "rounds": 95, "validations": {}, "events": []}
+    data |= {"experiment": {}, "status": status | {"wanted": 3, "steps": None}}
+    file.write_text(page("page.html", data | {"records": records}))
+    found = shown(file)
+    assert "worker 1 (10.0.0.1:4411) takes 3.0 times as long for a step" in found
+    assert "worker 2" not in found.partition('id="alerts"')[2].partition("</pre>")[0]
+    assert "the last round had 2 workers, the one before 3" in found
+    assert "<b>3 min</b>left" in found

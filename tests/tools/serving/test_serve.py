@@ -2,16 +2,18 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from helpers.present import present
 from helpers.serving.model_folder import write
-from helpers.serving.small_llama import greedy, save
+from helpers.serving.small_llama import Weights, greedy, save, store
 
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
@@ -24,6 +26,7 @@ from pcp.serving.client import Client
 from pcp.serving.gateway.api_keys import ApiKeys
 from pcp.serving.tokens.tokenizer import Tokenizer
 from pcp.tools.cli import main
+from pcp.tools.serving import decoder_bundle
 from pcp.tools.serving.bench_serve import percentiles
 
 SECONDS = 120.0
@@ -53,7 +56,12 @@ def ready(client: Client, process: subprocess.Popen) -> None:
 
 
 @pytest.mark.parametrize(
-    "mesh", [[], pytest.param(["--mesh", "tp=2"], marks=pytest.mark.slow)]
+    "mesh",
+    [
+        [],
+        pytest.param(["--weights", "int8"], marks=pytest.mark.slow),
+        pytest.param(["--mesh", "tp=2"], marks=pytest.mark.slow),
+    ],
 )
 def test_a_folder_is_served_and_says_what_its_numbers_say(tmp_path, mesh) -> None:
     made = save(tmp_path)
@@ -100,6 +108,9 @@ def address(process: subprocess.Popen) -> str:
         (["{model}", "--mesh", "tp=2,workers=2"], "tp=N"),
         (["{model}", "--mesh", "tp=2", "--ranks", "3"], "tp=N"),
         (["{model}", "--bundle", "{empty}/no"], "no such file"),
+        (["{model}", "--bundle", "x", "--weights", "int8"], "has its kind of weights"),
+        (["{model}", "--spares", "1"], "give --mesh tp=N"),
+        (["{model}", "--mesh", "tp=2", "--spares", "-1"], "--spares -1"),
     ],
 )
 def test_what_cannot_be_served_is_said(argv, message, tmp_path, capsys) -> None:
@@ -107,6 +118,35 @@ def test_what_cannot_be_served_is_said(argv, message, tmp_path, capsys) -> None:
     names = {"empty": tmp_path / "empty", "model": write(tmp_path / "model")}
     assert main(["serve", *(word.format(**names) for word in argv)]) in (1, 2)
     assert message in capsys.readouterr().err
+
+
+def _without(made: Weights) -> None:
+    del made["model.norm.weight"]
+
+
+def _misshapen(made: Weights) -> None:
+    made["model.layers.1.mlp.up_proj.weight"] = np.zeros((64, 31), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "message"),
+    [
+        (_without, [], r"the files have no model\.norm\.weight"),
+        (_without, ["--mesh", "tp=2"], r"the files have no model\.norm\.weight"),
+        (_misshapen, [], r"up_proj\.weight is \[64, 31\] in the files"),
+        (_misshapen, ["--mesh", "tp=2"], r"up_proj\.weight is \[64, 31\]"),
+        (lambda made: None, ["--mesh", "tp=5"], "at most 2 members"),
+    ],
+)
+def test_weights_are_looked_at_before_anything_is_compiled(
+    change, more, message, tmp_path, capsys, monkeypatch
+) -> None:
+    made = save(tmp_path)
+    change(made)
+    store(tmp_path, made)
+    monkeypatch.setattr(decoder_bundle, "compile_folder", lambda *_, **__: 1 / 0)
+    assert main(["serve", str(tmp_path), "--port", "0", *more]) in (1, 2)
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_keys_are_made_and_shown_once(tmp_path, capsys) -> None:

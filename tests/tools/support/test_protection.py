@@ -63,7 +63,7 @@ def test_a_key_that_others_may_read_is_none(tmp_path) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::", "a.host"])
 def test_what_others_reach_is_protected_or_said_to_be_open(tmp_path, host) -> None:
     bare = protection(flags())
-    with pytest.raises(UsageError, match=r"--host .* or say --insecure"):
+    with pytest.raises(UsageError, match=r"a listener on .* or say --insecure"):
         require_protection(host, bare, False)
     require_protection(host, bare, True)
     keyed = flags(key_file=key_file(tmp_path, "key", "the key of this run\n"))

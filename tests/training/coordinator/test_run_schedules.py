@@ -180,7 +180,7 @@ def keeps_who_connects_again(self: TrainingRun, member: Member, reason: str) -> 
             "together",
             "committed without",
         ),
-        (Rounds, "_tell", loses_the_commit, "fragments", "rank 0 of round"),
+        (Rounds, "_tell", loses_the_commit, "fragments", "stands still"),
         (
             SynchronousRounds,
             "_settle",

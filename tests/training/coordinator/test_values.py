@@ -1,6 +1,7 @@
 """Wrong values of members: they never count, and whose they are is said."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +9,15 @@ from helpers.models.bigram_numpy import BLOCK
 from helpers.present import present
 from helpers.simulation.run_schedules import experiment, program
 
-from pcp.training.coordinator.effects import Append, Effect, Log, Refuse, Send, Write
+from pcp.training.coordinator.effects import (
+    Append,
+    Effect,
+    Gather,
+    Log,
+    Refuse,
+    Send,
+    Write,
+)
 from pcp.training.coordinator.events import (
     Compiled,
     Event,
@@ -55,6 +64,16 @@ class Peer:
         return next(m for m in reversed(self.told) if isinstance(m, RoundStart))
 
 
+def handed_out(asked: Gather) -> Event:
+    """All that are asked for it have the state."""
+    return Gathered(asked.round, asked.members, ())
+
+
+def no_answer(asked: Gather) -> Event:
+    """The first of them has none."""
+    return NotSaved("no answer", asked.addresses[0])
+
+
 class World:
     """A run with these workers, which do what a test says; time stands at will."""
 
@@ -73,6 +92,7 @@ class World:
         self.lines: list[str] = []
         self.ledger: list[dict[str, Any]] = []
         self.effects: list[Effect] = []
+        self.answers: Callable[[Gather], Event] | None = handed_out
         self._program = program(policy)
         for peer in self.peers.values():
             self.connect(peer)
@@ -105,6 +125,10 @@ class World:
                     self.lines.append(text)
                 case Append(kind=kind, fields=fields):
                     self.ledger.append({"kind": kind, **fields})
+                case Gather() if self.answers:
+                    self.step(self.answers(effect))
+                case _:
+                    pass
 
     def says(self, name: str, message: Message) -> None:
         """A worker says this."""
@@ -115,7 +139,15 @@ class World:
         self.now += seconds
         for peer in self.peers.values():
             self.step(Received(peer, Heartbeat()))
+        asked = self.asked
         self.step(Tick())
+        if self.asked > asked:  # the state was shown: the round begins
+            self.step(Tick())
+
+    @property
+    def asked(self) -> int:
+        """How often members were asked for a state."""
+        return sum(isinstance(effect, Gather) for effect in self.effects)
 
     @property
     def members(self) -> list[str]:
@@ -371,6 +403,7 @@ def test_what_was_not_granted_is_not_claimed(claim) -> None:
 
 def test_a_state_that_is_not_finite_is_not_saved() -> None:
     world = World("a", checkpoint_every=1)
+    world.answers = None
     world.makes()
     bad = ["parameters.table", "worker_0.v"]
     world.step(Gathered(1, ("a",), bad))
@@ -412,7 +445,8 @@ def test_an_exchange_that_one_member_alone_fails_costs_nobody_else_for_ever() ->
 def test_who_has_no_state_to_hand_out_does_not_stay() -> None:
     """A socket without a model, that says the right numbers."""
     world = World("a", "b", "c")
-    world.makes()
+    for _ in range(2):
+        world.makes()
     for _ in range(2):
         assert "b" in world.run.state.roster
         world.step(NotSaved("no answer", "b:1"))
@@ -422,3 +456,28 @@ def test_who_has_no_state_to_hand_out_does_not_stay() -> None:
     )
     world.makes()
     assert sorted(world.ledger[-1]["consumed"]) == ["a", "c"]
+
+
+def test_words_of_sockets_without_a_model_count_for_nothing() -> None:
+    """Two that claim the right numbers commit a round, and nothing is built on it."""
+    world = World("a", "b")
+    world.answers = no_answer
+    world.makes()
+    assert world.committed == 1
+    for _ in range(600):
+        world.tick()
+        assert not world.members, "no round begins on a state that nobody has shown"
+        if not len(world.run.state.roster):
+            break
+    assert not len(world.run.state.roster)
+    assert world.said("the state that it says it holds cannot be fetched")
+    assert world.committed == 1, "who has it may still come back"
+
+
+def test_one_member_shows_the_first_state_and_no_more_is_asked() -> None:
+    world = World("a", "b", "c")
+    for _ in range(9):
+        world.makes()
+    asked = [effect for effect in world.effects if isinstance(effect, Gather)]
+    assert [(effect.round, len(effect.members)) for effect in asked] == [(1, 1)]
+    assert not any(isinstance(effect, Write) for effect in world.effects)

@@ -316,7 +316,7 @@ const setTimeout = () => {
     ? String(c) : text(c))].join(" ");
   const drawn = JSON.stringify([...places.values()]);
   console.log(JSON.stringify({phase: text(places.get("phase")),
-    facts: text(places.get("facts")), bad: text(document.getElementById("nonfinite")),
+    facts: text(places.get("facts")), bad: text(document.getElementById("alerts")),
     workers: text(places.get("workers")), drawn, charts: drawn_charts.flat()}));
 };
 """
@@ -347,6 +347,7 @@ def test_the_page_shows_it(tmp_path):
     shown = json.loads(done.stdout.splitlines()[0])
     assert shown["phase"].startswith("round, round")
     assert said[0] in shown["bad"]
+    assert "round 5: the loss of worker" in shown["bad"]
     assert "NaN" in shown["facts"]
     assert "-Infinity" in shown["facts"]
     assert "NaN" in shown["workers"]

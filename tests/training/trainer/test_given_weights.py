@@ -136,7 +136,7 @@ def test_an_older_bundle_is_refused() -> None:
     steps = trainer.steps
     drawn = steps.initial(0)
     del steps._own["inner_init"]
-    with pytest.raises(BundleError, match="begins as a parameter.*compile the model"):
+    with pytest.raises(BundleError, match=r"begins as a parameter.*compile the model"):
         steps.initial(0, {k: a for k, a in drawn.items() if k[0] == "param"})
     assert steps.initial(0).keys() == drawn.keys(), "nothing is given: the seed's it is"
     trainer.close()

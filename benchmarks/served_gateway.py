@@ -1,0 +1,33 @@
+"""A gateway over an engine, in a thread of this process."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+from pcp.serving.client import Client
+from pcp.serving.gateway.gateway import Gateway, Options
+from pcp.serving.interface import Engine
+
+
+class Served:
+    """A gateway over an engine, in a thread, while inside."""
+
+    def __init__(self, folder: Path, engine: Engine) -> None:
+        options = Options(models=["model"], scheduler={"reuse": False})
+        self.gateway = Gateway(lambda: engine, folder, options, log=print)
+        self._sock = self.gateway.listen("127.0.0.1", 0)
+        serve = self.gateway.serve(self._sock)
+        self._thread = threading.Thread(target=asyncio.run, args=(serve,))
+
+    def __enter__(self) -> Client:
+        self._thread.start()
+        client = Client(f"http://127.0.0.1:{self._sock.getsockname()[1]}")
+        while not self.gateway.ready:
+            time.sleep(0.01)
+        return client
+
+    def __exit__(self, *_: object) -> None:
+        self.gateway.stop()
+        self._thread.join()
+        self._sock.close()

@@ -1,0 +1,48 @@
+"""A process that is one of a run's shepherds, whose workers train a small bigram.
+
+standby_shepherd FOLDER ADDRESS,ADDRESS,ADDRESS NUMBER PORT ROUNDS
+"""
+
+import sys
+from pathlib import Path
+
+from helpers.models.bigram_numpy import bundle
+from helpers.worlds.training_runs import Watcher, experiment
+
+from pcp.training.shepherd.leading import led
+from pcp.training.shepherd.shepherd import Shepherd
+from pcp.training.storage.run_folder import RunFolder
+from pcp.training.wire.channel import OPEN
+
+
+def main(folder: str, where: str, number: str, port: str, rounds: str) -> None:
+    """Stand by and lead, until the run is over."""
+    own = Path(folder)
+    own.mkdir(parents=True, exist_ok=True)
+    exp = experiment(own.parent, outer_loop_steps=int(rounds), checkpoint_every=10**6)
+    run = RunFolder.at(own / "run", exp)
+
+    def log(text: str) -> None:
+        print(text, flush=True)
+
+    def make(compile_for, voters) -> Shepherd:
+        watcher = Watcher(log)
+        return Shepherd(
+            exp, run, compile_for, watcher, port=int(port), workers=2, voters=voters
+        )
+
+    ended = led(
+        make,
+        run,
+        where.split(","),
+        int(number),
+        OPEN,
+        lambda target: bundle(),
+        log,
+        Shepherd.run,
+    )
+    print("complete" if ended else "over", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,78 @@
+"""examples/megatron.json: attention is cut by heads, two sums are left of each half."""
+
+from collections import Counter
+
+import numpy as np
+import torch
+from helpers.models.torch_examples import Example, source
+from helpers.repository.sources import ROOT
+
+from pcp.compiler import driver, lockstep
+from pcp.compiler.driver import Program
+from pcp.compiler.options import CompileOptions
+from pcp.dialect.bindings import ir
+from pcp.frontends.torch import from_torch
+from pcp.layout import join, shard
+from pcp.passes.core.rewriting import operations
+from pcp.passes.sharding.mesh import read_meshes
+
+LAYERS = 1
+
+
+def _lowered(width: int) -> tuple[Program, Example]:
+    """A Llama's gradient over dp=2, tp=2."""
+    torch.manual_seed(0)
+    sizes = {"block_size": 8, "vocabulary": 2 * width, "width": width}
+    model = source("llama_block").Llama(heads=4, groups=2, layers=LAYERS, **sizes)
+    ids, targets = torch.randint(2 * width, (2, 4, 8))
+    file = str(ROOT / "examples/megatron.json")
+    options = CompileOptions(mode="grad", mesh="dp=2,tp=2", sharding=file)
+    program = driver.lower(from_torch(model, ids, targets), options)
+    return program, Example(model, (ids, targets))
+
+
+def _over_tp(program: Program, function: str) -> Counter[tuple[str, int]]:
+    """(collective, rank of its operand) of member 0, how often."""
+    with program.module.context:
+        member = next(
+            v.operation
+            for v in program.module.body.operations
+            if v.operation.name == "builtin.module"
+        )
+        (body,) = (
+            op
+            for op in operations(member)
+            if op.name == "func.func"
+            and ir.StringAttr(op.attributes["sym_name"]).value == function
+        )
+        return Counter(
+            (op.name, ir.RankedTensorType(op.operands[0].type).rank)
+            for op in operations(body)
+            if "axes" in op.attributes and "tp" in str(op.attributes["axes"])
+        )
+
+
+def test_two_sums_a_layer_and_direction() -> None:
+    """And one of the embedding forward, one of the head backward; no gather."""
+    program, _ = _lowered(512)
+    forward, gradient = (_over_tp(program, name) for name in ("main", "grad"))
+    assert {name for name, _ in gradient} == {"pcp.all_reduce"}
+    assert forward["pcp.all_reduce", 3] == 2 * LAYERS + 1
+    assert gradient["pcp.all_reduce", 3] == 2 * (2 * LAYERS + 1)
+
+
+def test_the_gradients_are_those_of_torch() -> None:
+    program, example = _lowered(16)
+    signature = program.manifest.function("grad")
+    with program.module.context:
+        (mesh,) = read_meshes(program.module).values()
+        parts = [
+            shard(x, spec.layout, mesh)
+            for x, spec in zip(example.arguments(), signature.inputs, strict=True)
+        ]
+        members = lockstep.run(program.module, "grad", list(zip(*parts, strict=True)))
+    expected = [np.float32(example.loss()), *example.gradients()]
+    for i, (spec, want) in enumerate(zip(signature.results, expected, strict=True)):
+        found = join([m[i] for m in members], spec.shape, spec.layout, mesh)
+        scale = 1e-3 + np.abs(want).max()
+        np.testing.assert_allclose(found / scale, want / scale, atol=1e-5)

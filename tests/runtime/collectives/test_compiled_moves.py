@@ -1,0 +1,280 @@
+"""The compiled loop of a reduction: what it gives back, and what it lets through."""
+
+import random
+import socket
+import threading
+import time
+from array import array
+
+import numpy as np
+import pytest
+from helpers.worlds.collective_arguments import draw
+from helpers.worlds.communicators import endpoints, form, leave, outcome, together
+
+from pcp.errors import PcpError, PeerLost, Timeout, UsageError
+from pcp.runtime.collectives.compiled_moves import CompiledMoves
+from pcp.runtime.collectives.schedule import along_ring, reference
+from pcp.runtime.memory.shared_arrays import shared_empty
+from pcp.runtime.transport import mover
+from pcp.runtime.transport.frame import (
+    Frame,
+    Kind,
+    data_prefix,
+    pack_header,
+    pack_trailer,
+)
+
+pytestmark = pytest.mark.skipif(mover.compiled is None, reason="no compiled loops")
+SIZE = 300_001
+DAMAGED, FOREIGN, BROKEN, IDLE = 4, 2, 3, 1
+
+
+class Ring:
+    """Rank 0 of two, with its compiled loop, and the socket of rank 1."""
+
+    def __init__(self, count=40_000):
+        self.count, self.half = count, count // 2
+        plan = self.plan = along_ring((0, 1), 0)
+        self.values = np.arange(count, dtype=np.float32)
+        self.out = np.zeros(count, np.float32)
+        chunks = [(0, self.half), (self.half, count)]
+        stops = [chunks[move.last - 1][1] for move in plan.moves]
+        self.at = array("q", [chunks[move.first][0] for move in plan.moves])
+        self.here = array("q", self.at)
+        table, before = array("q"), array("q")
+        for move, stop in zip(plan.moves, stops, strict=True):
+            row = [0, move.round, stop, move.sends, move.reduce, move.ends]
+            table.extend([*row, len(before), len(move.after)])
+            before.extend(move.after)
+        assert mover.compiled is not None
+        self.moves = mover.compiled.Moves(
+            data_prefix(5, 0, 0, unchecked=False),
+            ord("f"),
+            True,
+            0,
+            count,
+            self.values.view(np.uint8).data,
+            self.out.view(np.uint8).data,
+            self.at,
+            self.here,
+            table,
+            before,
+            (bytearray(256 << 10),),
+        )
+        self.mine, self.theirs = socket.socketpair()
+
+    def run(self, send=True):
+        """One turn of the loop."""
+        number = self.mine.fileno()
+        ends = ((number, number if send else -1, False),)
+        return self.moves.run(ends, self.theirs.fileno(), 0, 0, 1 << 20)
+
+    def frame(self, start, payload, epoch=5):
+        """The bytes of a DATA frame of the first move that rank 1 sends."""
+        move = next(m for m in self.plan.moves if not m.sends)
+        frame = Frame(Kind.DATA, 0, 0, move.round, start, payload)
+        total = mover.hasher(mover.compiled)
+        total.update(payload)
+        trailer = pack_trailer(total.intdigest())
+        return pack_header(frame, epoch, flags=1) + bytes(payload) + trailer
+
+    def close(self):
+        """Close both ends."""
+        self.mine.close()
+        self.theirs.close()
+
+
+@pytest.fixture
+def ring():
+    made = Ring()
+    yield made
+    made.close()
+
+
+def incoming(ring):
+    """The first move that receives, its first element, and what comes."""
+    index = next(i for i, m in enumerate(ring.plan.moves) if not m.sends)
+    return index, ring.at[index], np.full(ring.half, 2, np.float32).tobytes()
+
+
+def test_a_damaged_frame_goes_nowhere(ring):
+    index, start, payload = incoming(ring)
+    raw = bytearray(ring.frame(start, payload))
+    raw[1000] ^= 1
+    ring.theirs.sendall(raw)
+    assert ring.run() == (DAMAGED, 0, 0)
+    assert ring.at[index] == start
+    later = [i for i, m in enumerate(ring.plan.moves) if index in m.after]
+    assert later
+    assert all(ring.at[i] == start for i in later)  # the sum has not gone on
+
+
+def test_a_frame_goes_on_when_it_is_whole(ring):
+    index, start, payload = incoming(ring)
+    raw = ring.frame(start, payload)
+    ring.theirs.sendall(raw[:-1])
+    assert ring.run(send=False)[0] == IDLE
+    assert ring.at[index] == start
+    ring.theirs.sendall(raw[-1:])
+    assert ring.run(send=False)[2] == ring.half
+    stop = start + ring.half
+    assert ring.at[index] == stop
+    assert np.array_equal(ring.out[start:stop], ring.values[start:stop] + 2)
+
+
+@pytest.mark.parametrize("what", ["epoch", "place", "length", "kind", "crc"])
+def test_the_header_of_anything_else_is_given_to_the_caller(ring, what):
+    _, start, payload = incoming(ring)
+    raw = bytearray(ring.frame(start, payload, epoch=5 + (what == "epoch")))
+    if what == "place":
+        raw = ring.frame(start + 1, payload[4:])
+    elif what == "length":
+        raw = ring.frame(start, payload + bytes(4))
+    elif what == "kind":
+        raw = pack_header(Frame(Kind.PING), 5)
+    elif what == "crc":
+        raw[51] ^= 1
+    ring.theirs.sendall(raw)
+    assert ring.run(send=False)[:2] == (FOREIGN, 0)
+    assert ring.moves.head(0) == bytes(raw[:52])
+    assert ring.moves.counts(0)[0] == 52
+
+
+def test_the_end_of_the_connection_is_given_to_the_caller(ring):
+    ring.theirs.shutdown(socket.SHUT_WR)
+    assert ring.run(send=False)[:2] == (BROKEN, 0)
+
+
+def test_moves_that_do_not_fit_their_memory_are_refused():
+    assert mover.compiled is not None
+    room = bytearray(4096)
+    table = array("q", [0, 0, 1025, 0, 1, 1, 0, 0])  # one element more than there are
+    with pytest.raises(ValueError, match="do not fit"):
+        mover.compiled.Moves(
+            data_prefix(0, 0, 0, unchecked=False),
+            ord("f"),
+            True,
+            0,
+            1,
+            room,
+            bytearray(4096),
+            array("q", [0]),
+            array("q", [0]),
+            table,
+            array("q"),
+            (bytearray(256 << 10),),
+        )
+
+
+@pytest.fixture
+def world():
+    with endpoints(3, shared_memory=False) as made:
+        members = form(made)
+        yield members
+        leave(members)
+
+
+def bits(members, arrays, **options):
+    """The bits of all results."""
+    found = together(members, lambda m: m.all_reduced(arrays[m.rank], **options))
+    return {one.tobytes() for one in found}
+
+
+def test_it_makes_the_moves(world, monkeypatch):
+    made = []
+    first = CompiledMoves.__init__
+
+    def noted(self, *args, **options):
+        made.append(self)
+        first(self, *args, **options)
+
+    monkeypatch.setattr(CompiledMoves, "__init__", noted)
+    arrays = [draw(rank, SIZE) for rank in range(3)]
+    assert bits(world, arrays) == {reference(arrays).tobytes()}
+    assert len(made) == 3
+
+
+def test_links_that_take_their_sockets_back_go_on(world):
+    """At any moment, within frames of both directions."""
+    arrays = [draw(rank, 3 * SIZE) for rank in range(3)]
+    wanted = {reference(arrays).tobytes()}
+    over, chance, taken = threading.Event(), random.Random(7), []
+
+    def disturb():
+        while not over.is_set():
+            group = chance.choice(world)._group
+            link = group.links[chance.choice(sorted(group.links))]
+            taken.append(
+                group.loop.ask(lambda link=link: (link.borrower, link._reclaim())[0])
+            )
+            time.sleep(chance.random() / 500)
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        for _ in range(25):
+            assert bits(world, arrays) == wanted
+    finally:
+        over.set()
+        thread.join()
+    assert any(taken)
+
+
+def test_operations_that_were_given_up_leave_the_links_sound(world):
+    arrays = [draw(rank, 3 * SIZE) for rank in range(3)]
+    wanted = {reference(arrays).tobytes()}
+    chance, ends = random.Random(3), []
+    for _ in range(25):
+        limit = 1e-3 + chance.random() / 100
+
+        def call(m, limit=limit):
+            kept = arrays[m.rank].copy()
+            end = outcome(lambda: m.all_reduce(kept, timeout=limit))
+            if isinstance(end, PcpError):
+                assert np.array_equal(kept, arrays[m.rank])
+            return end
+
+        ends += together(world, call)
+        if any(isinstance(error, PeerLost) for error in ends):
+            break
+        assert bits(world, arrays) == wanted
+    assert any(isinstance(error, Timeout) for error in ends)
+    assert not any(isinstance(error, PeerLost) for error in ends), ends
+
+
+def test_operations_under_way_at_once_do_not_mix(world):
+    arrays = [[draw(10 * n + rank, SIZE) for rank in range(3)] for n in range(4)]
+    small = [np.full(4, rank) for rank in range(3)]
+
+    def calls(m):
+        started = [m.all_reduced_async(arrays[n][m.rank], tag=str(n)) for n in range(4)]
+        assert m.all_reduced(small[m.rank])[0] == 3
+        return [one.result(20).tobytes() for one in started]
+
+    wanted = [reference(some).tobytes() for some in arrays]
+    for found in together(world, calls):
+        assert found == wanted
+
+
+@pytest.mark.parametrize("kind", ["tcp", "processes"])
+@pytest.mark.parametrize("count", [4, SIZE])
+def test_the_result_is_made_in_the_array_that_is_given(kind, count):
+    with endpoints(2, shared_memory=kind != "tcp") as made:
+        members = form(made)
+        arrays = [draw(rank, count) for rank in range(2)]
+        outs = [shared_empty(count, "float32") for _ in range(2)]
+        for _ in range(2):  # through memory the second time
+            found = together(
+                members, lambda m: m.all_reduced(arrays[m.rank], out=outs[m.rank])
+            )
+            assert all(a is b for a, b in zip(found, outs, strict=True))
+            assert {out.tobytes() for out in outs} == {reference(arrays).tobytes()}
+        leave(members)
+
+
+def test_an_array_that_the_result_does_not_fit_is_refused(world):
+    array = np.ones(8, np.float32)
+    with pytest.raises(UsageError, match=r"float32\[7\].*float32\[8\]"):
+        world[0].all_reduced(array, out=np.ones(7, np.float32))
+    with pytest.raises(UsageError, match="shares memory"):
+        world[0].all_reduced(array, out=array)

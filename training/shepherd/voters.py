@@ -1,0 +1,325 @@
+"""The shell of an election: the other shepherds of a run, this one's vote on disk.
+
+    voters = Voters(folder, addresses, me=0, protection=protection, log=print)
+    if voters.stand_by() is None:        # until this one leads, or the run is over
+        Ledger(path, wrote=voters.wrote) # its lines go to the others
+
+Each shepherd listens on its own of `addresses` and dials the others; each says what it
+has to say over the connection that it dialled. All decisions are those of
+`pcp.training.coordinator.election`, under one lock. What is written in a term counts
+once most shepherds have it on their disks: `wrote` waits for that.
+"""
+
+import os
+import queue
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from pcp import outside, strict_json
+from pcp.errors import ConfigError, PcpError, RuntimeFault
+from pcp.runtime.group.fsync import sync_folder
+from pcp.runtime.transport import link
+from pcp.runtime.transport.authentication import Gate, checked
+from pcp.runtime.transport.credentials import Protection
+from pcp.training.coordinator.election import (
+    Deposed,
+    Effect,
+    Election,
+    Lead,
+    Over,
+    Persist,
+    Say,
+)
+from pcp.training.storage.ledger_copy import LedgerCopy
+from pcp.training.wire.channel import SHEPHERD, Channel, split_address
+from pcp.training.wire.shepherd_messages import MAX_VOTERS, Lines, Said, decode
+
+FILE = "election.json"
+_TURN = 0.03
+_DIAL_SECONDS = 1.0
+_IDLE_SECONDS = 30.0
+_QUEUED = 64
+_MOST_PEERS = 4 * MAX_VOTERS
+_COUNTS_SECONDS = 30.0
+
+
+class NoLeader(RuntimeFault):
+    """This shepherd leads no longer; what it wrote since may not count."""
+
+
+class Voters:
+    """The shepherds of a run, as one of them sees them."""
+
+    def __init__(
+        self,
+        path: Path,
+        addresses: Sequence[str],
+        me: int,
+        protection: Protection,
+        log: Callable[[str], None],
+    ) -> None:
+        """`path` is the ledger's; ConfigError for voters that can be none."""
+        _check(addresses, me)
+        self._addresses, self._me, self._protection = addresses, me, protection
+        self._log, self._folder = log, path.parent
+        self.copy = LedgerCopy(path)
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._closing = threading.Event()
+        self._over: str | None = None
+        self._leads = False
+        self.identities: set[str] = set()
+        """Of shepherds that were heard: their signatures in the ledger count."""
+        self._election = Election(
+            me,
+            len(addresses),
+            self.copy,
+            self._persisted(),
+            time.monotonic(),
+            random.Random(os.urandom(16)),
+        )
+        self._listener = link.listen(addresses[me])
+        self._listener.setblocking(True)
+        peers = [number for number in range(len(addresses)) if number != me]
+        self._queues: dict[int, queue.Queue[Said]] = {
+            peer: queue.Queue(_QUEUED) for peer in peers
+        }
+        self._channels: set[Channel] = set()
+        threading.Thread(target=self._accept, daemon=True, name="voters").start()
+        threading.Thread(target=self._tick, daemon=True, name="voters-time").start()
+        for peer in peers:
+            threading.Thread(
+                target=self._talk, args=(peer,), daemon=True, name=f"voter-{peer}"
+            ).start()
+
+    # For the process --------------------------------------------------------------
+
+    def stand_by(self, turn: Callable[[], None] = lambda: None) -> str | None:
+        """Follow the ledger until this shepherd leads: None; or the run is over: why.
+
+        `turn` is called about twice a second.
+        """
+        with self._changed:
+            self.copy.hold()
+            while not self._leads and self._over is None:
+                leader = self._election.leader
+                self._changed.wait(0.5)
+                if self._election.leader not in (None, leader):
+                    self._log(f"shepherd {self._election.leader} leads")
+                turn()
+            if self._over is not None:
+                return self._over
+            self.copy.release()
+            return None
+
+    @property
+    def term(self) -> int:
+        """In which this shepherd leads."""
+        with self._lock:
+            return self._election.term
+
+    def wrote(self, line: bytes, sync: bool) -> None:
+        """The leader's ledger has this line; with `sync`, wait until it counts.
+
+        `NoLeader` where it does not: this shepherd leads no longer.
+        """
+        with self._changed:
+            self._leading()
+            self.copy.wrote(line)
+            wanted = self.copy.count
+            self._perform(self._election.grew(time.monotonic()))
+            until = time.monotonic() + _COUNTS_SECONDS
+            while sync and self._election.committed < wanted:
+                self._leading()
+                if not self._changed.wait(0.1) and time.monotonic() > until:
+                    raise NoLeader("most of the other shepherds take no lines")
+
+    def check(self) -> None:
+        """`NoLeader` if this shepherd leads no longer."""
+        with self._lock:
+            self._leading()
+
+    def end(self, reason: str) -> None:
+        """The run is over: the others need not wait for it."""
+        with self._lock:
+            self._perform(self._election.ended(reason))
+        time.sleep(0.2)
+
+    def close(self) -> None:
+        """Take no part any more."""
+        self._closing.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            channels = list(self._channels)
+        for channel in channels:
+            channel.close()
+        self.copy.release()
+
+    def _leading(self) -> None:
+        if not self._leads:
+            raise NoLeader("another shepherd may lead by now")
+
+    # Effects ----------------------------------------------------------------------
+
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Persist():
+                    self._persist(effect)
+                case Say(to=to, message=message):
+                    self._queue(to, message)
+                case Lead(term=term):
+                    self._leads = True
+                    self._log(f"this shepherd leads in term {term}")
+                case Deposed(reason=reason):
+                    self._leads = False
+                    self._log(f"this shepherd leads no longer: {reason}")
+                case Over(reason=reason):
+                    self._over = reason
+        self._changed.notify_all()
+
+    def _queue(self, to: int, message: Said) -> None:
+        """What is old by now is left out: it will be said again."""
+        waiting = self._queues[to]
+        while True:
+            try:
+                waiting.put_nowait(message)
+                return
+            except queue.Full:
+                with suppress(queue.Empty):
+                    waiting.get_nowait()
+
+    def _persisted(self) -> tuple[int, int | None] | None:
+        path = self._folder / FILE
+        if not path.exists():
+            return None
+        try:
+            found = outside.read_json(path)
+            return int(found["term"]), found["voted_for"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path}: cannot be read ({error}); a shepherd that has lost its vote "
+                "begins with an empty folder"
+            ) from error
+
+    def _persist(self, effect: Persist) -> None:
+        path = self._folder / FILE
+        hidden = path.with_name(f".{path.name}")
+        said = {"term": effect.term, "voted_for": effect.voted_for}
+        with open(hidden, "w", encoding="utf-8") as file:
+            file.write(strict_json.dumps(said))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(hidden, path)
+        sync_folder(self._folder)
+
+    # Threads ----------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        while not self._closing.wait(_TURN):
+            with self._lock:
+                self._attempt(lambda: self._election.tick(time.monotonic()))
+
+    def _heard(self, message: Said) -> list[Effect]:
+        return self._election.heard(message, time.monotonic())
+
+    def _attempt(self, step: Callable[[], list[Effect]]) -> None:
+        """A step, and what it asks for; a disk that fails ends this voter's part."""
+        try:
+            self._perform(step())
+        except OSError as error:
+            self._over = f"this shepherd's folder: {error}"
+            self._closing.set()
+            self._changed.notify_all()
+
+    def _talk(self, peer: int) -> None:
+        """Say what there is to say to one of the others; dial while it is away."""
+        host, port = split_address(self._addresses[peer])
+        address = link.format_address(host, port)
+        while not self._closing.is_set():
+            try:
+                wire = self._protection.dial(address, _DIAL_SECONDS, (SHEPHERD,))
+            except PcpError:
+                self._closing.wait(0.1)
+                continue
+            channel = self._kept(Channel(wire))
+            try:
+                while not self._closing.is_set():
+                    with suppress(queue.Empty):
+                        channel.send(self._queues[peer].get(timeout=0.5), 2.0)
+            except PcpError:
+                pass
+            finally:
+                self._drop(channel)
+
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            try:
+                arrival = link.accept(self._listener)
+            except RuntimeFault:
+                self._closing.wait(0.2)
+                continue
+            if arrival is None:
+                continue
+            sock, _ = arrival
+            with self._lock:
+                full = len(self._channels) >= _MOST_PEERS
+            if full:
+                sock.close()
+                continue
+            tls = self._protection.tls
+            wire = sock if tls is None else tls.serve(sock, (SHEPHERD,))
+            gate = Gate(checked(self._protection.key), wire)
+            channel = self._kept(Channel(wire, gate, decode))
+            threading.Thread(
+                target=self._listen_to, args=(channel,), daemon=True, name="voters-peer"
+            ).start()
+
+    def _listen_to(self, channel: Channel) -> None:
+        """What one of the others says."""
+        try:
+            channel.admit(_DIAL_SECONDS * 5)
+            while not self._closing.is_set():
+                message: Said = channel.receive(_IDLE_SECONDS)  # type: ignore[assignment]
+                with self._lock:
+                    if channel.identity is not None:
+                        self.identities.add(channel.identity.id)
+                    if isinstance(message, Lines) and self.copy.released:
+                        continue  # who led has yet to let go of the file
+                    self._attempt(partial(self._heard, message))
+        except PcpError:
+            pass  # it dials again, if it is one of us
+        finally:
+            self._drop(channel)
+
+    def _kept(self, channel: Channel) -> Channel:
+        with self._lock:
+            self._channels.add(channel)
+        return channel
+
+    def _drop(self, channel: Channel) -> None:
+        with self._lock:
+            self._channels.discard(channel)
+        channel.close()
+
+
+def _check(addresses: Sequence[str], me: int) -> None:
+    """ConfigError for voters of whom no majority could be, or that are not these."""
+    count = len(addresses)
+    if count % 2 == 0 or not 3 <= count <= MAX_VOTERS:
+        raise ConfigError(
+            f"--voters: {count} shepherds; an odd number of them votes, 3 to "
+            f"{MAX_VOTERS}: of an even number one more could not die"
+        )
+    if len(set(addresses)) != count:
+        raise ConfigError("--voters: two shepherds have one address")
+    if not 0 <= me < count:
+        raise ConfigError(f"--voter {me}: --voters has 0 to {count - 1}")

@@ -1,0 +1,179 @@
+"""How processes of a run find each other on one network, with no address given: mDNS.
+
+    with announced("10.0.0.1", 8080, tag):             # a shepherd
+    found(tag, 10.0)                                   # [("10.0.0.1", 8080)]
+
+A shepherd announces a service `_pcp._tcp.local.` under a name that says nothing, with
+the tag of its run's namespace. Who has the same key, or trusts the same issuer, knows
+the tag; others see that something is there, and not whose. What is found are addresses
+alone: whether who answers there is one of us, the connection decides as ever.
+"""
+
+import hashlib
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pcp.errors import ConfigError, MissingPackage, UsageError, install
+from pcp.runtime.transport.credentials import Protection
+
+SERVICE = "_pcp._tcp.local."
+_SALT = b"pcp namespace 1"
+_BYTES = 8
+
+
+def tag_of(protection: Protection) -> str:
+    """The tag of the namespace that a key, or an issuer, stands for.
+
+    Of a key it is made slowly (scrypt): whoever hears it learns no faster whether a
+    guess is right than a tenth of a second each. UsageError without protection.
+    """
+    tls, key = protection.tls, protection.key
+    if tls is not None and tls.namespace is not None:
+        try:
+            issuer = Path(tls.ca).read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{tls.ca}: {error.strerror}") from error
+        return hashlib.sha256(_SALT + issuer).digest()[:_BYTES].hex()
+    if key is None:
+        raise UsageError(
+            "whoever is on this network would be found: a namespace takes --key-file "
+            "(`openssl rand -hex 32 > run.key; chmod 600 run.key`), or certificates "
+            "(`pcp keys`)"
+        )
+    raw = key.encode() if isinstance(key, str) else key
+    made = hashlib.scrypt(
+        raw, salt=_SALT, n=1 << 15, r=8, p=1, dklen=_BYTES, maxmem=64 << 20
+    )
+    return made.hex()
+
+
+@contextmanager
+def announced(host: str, port: int, tag: str) -> Iterator[None]:
+    """Let those of the namespace know that a shepherd is here, while the block lasts.
+
+    `host` is its listener's; where that is every address of this machine, all are said.
+    """
+    zeroconf = _library()
+    name = secrets.token_hex(8)
+    own = _own_addresses(host)
+    info = zeroconf.ServiceInfo(
+        SERVICE,
+        f"{name}.{SERVICE}",
+        addresses=[socket.inet_aton(address) for address in own],
+        port=port,
+        properties={"ns": tag},
+        server=f"{name}.local.",
+    )
+    speaker = _speaker(zeroconf)
+    try:
+        speaker.register_service(info)
+        yield
+    finally:
+        speaker.close()
+
+
+def found(tag: str, seconds: float, least: int = 1) -> list[tuple[str, int]]:
+    """The shepherds of a namespace: hosts and ports, within so many seconds.
+
+    Waits until there are `least`, and a moment more for others; fewer where no more
+    come in time.
+    """
+    zeroconf = _library()
+    listener = _Found(tag)
+    speaker = _speaker(zeroconf)
+    try:
+        zeroconf.ServiceBrowser(speaker, SERVICE, listener)
+        until = time.monotonic() + seconds
+        with listener.changed:
+            listener.changed.wait_for(lambda: len(listener.there) >= least, seconds)
+        time.sleep(max(0.0, min(_MORE_SECONDS, until - time.monotonic())))
+        return sorted(listener.there)
+    finally:
+        speaker.close()
+
+
+_MORE_SECONDS = 0.3
+
+
+class _Found:
+    """Notes the addresses of a namespace's services, as they come and go."""
+
+    def __init__(self, tag: str) -> None:
+        self._tag = tag.encode()
+        self._by_name: dict[str, list[tuple[str, int]]] = {}
+        self.changed = threading.Condition()
+
+    @property
+    def there(self) -> set[tuple[str, int]]:
+        """One address of each that is there."""
+        return {places[0] for places in self._by_name.values()}
+
+    def add_service(self, speaker: Any, kind: str, name: str) -> None:
+        """Somebody is there."""
+        info = speaker.get_service_info(kind, name, timeout=2000)
+        if info is None or info.properties.get(b"ns") != self._tag:
+            return
+        places = [
+            (address, int(info.port))
+            for address in info.parsed_addresses()
+            if info.port
+        ]
+        if places:
+            with self.changed:
+                self._by_name[name] = places
+                self.changed.notify_all()
+
+    update_service = add_service
+
+    def remove_service(self, speaker: Any, kind: str, name: str) -> None:
+        """Somebody is gone."""
+        with self.changed:
+            self._by_name.pop(name, None)
+
+
+def _own_addresses(host: str) -> list[str]:
+    """IPv4 addresses at which a listener of `host` is reached from other machines."""
+    try:
+        first = socket.getaddrinfo(host, 0, socket.AF_INET)[0][4][0]
+    except OSError as error:
+        raise ConfigError(f"--announce: {host}: {error.strerror}") from error
+    if first != "0.0.0.0":
+        return [str(first)]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("224.0.0.251", 5353))  # sends nothing
+            return [probe.getsockname()[0]]
+        except OSError as error:
+            raise ConfigError(
+                f"--announce: no network to announce on: {error.strerror}"
+            ) from error
+
+
+def _speaker(zeroconf: Any) -> Any:
+    """On all interfaces of this machine, its own included."""
+    try:
+        return zeroconf.Zeroconf(
+            interfaces=zeroconf.InterfaceChoice.All,
+            ip_version=zeroconf.IPVersion.V4Only,
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"no mDNS on this machine ({error.strerror}): give addresses in place of "
+            "--announce and --discover"
+        ) from error
+
+
+def _library() -> Any:
+    try:
+        return import_module("zeroconf")
+    except ImportError as error:
+        raise MissingPackage(
+            f"--announce and --discover need zeroconf: {install('discover')}"
+        ) from error

@@ -1,0 +1,86 @@
+"""What the shepherds of a run say to each other; `coordinator.election` says when."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from pcp.errors import ProtocolError
+from pcp.training.wire.messages import Count, Message, Text
+
+MAX_VOTERS = 9
+Number = Annotated[int, Field(ge=0, lt=MAX_VOTERS)]
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _OfATerm(Message, frozen=True):
+    """Who says it, and in which term."""
+
+    sender: Number
+    term: Count
+
+
+class VoteRequest(_OfATerm, frozen=True):
+    """Vote for me: my ledger has `count` lines, the last of the term `last`."""
+
+    kind: Literal["vote_request"] = "vote_request"
+    last: Count
+    count: Count
+
+
+class Vote(_OfATerm, frozen=True):
+    """The answer to a `VoteRequest`."""
+
+    kind: Literal["vote"] = "vote"
+    granted: bool
+
+
+class Lines(_OfATerm, frozen=True):
+    """The leader's lines from `start` on; the hash of the one before is `before`.
+
+    It has `end` lines; `committed` of them count.
+    """
+
+    kind: Literal["lines"] = "lines"
+    start: Count
+    before: Hash
+    lines: Annotated[tuple[str, ...], Field(max_length=1024)]
+    end: Count
+    committed: Count
+
+
+class LinesTaken(_OfATerm, frozen=True):
+    """The first `count` lines are here as the leader has them; or try from there."""
+
+    kind: Literal["lines_taken"] = "lines_taken"
+    taken: bool
+    count: Count
+
+
+class Blank(_OfATerm, frozen=True):
+    """Nothing was ever written here; whoever `asks` wants to know that of the other."""
+
+    kind: Literal["blank"] = "blank"
+    asks: bool = False
+
+
+class Farewell(_OfATerm, frozen=True):
+    """The leader has ended the run: nobody takes it over."""
+
+    kind: Literal["farewell"] = "farewell"
+    reason: Text
+
+
+Said = VoteRequest | Vote | Lines | LinesTaken | Blank | Farewell
+_ADAPTER: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="kind")])
+
+
+def decode(raw: bytes | bytearray | memoryview) -> Said:
+    """The message in `raw`, or `ProtocolError` saying what is wrong with it."""
+    try:
+        return _ADAPTER.validate_json(bytes(raw))
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "message"
+        raise ProtocolError(
+            f"not a message of shepherds: {where}: {first['msg']}"
+        ) from None
