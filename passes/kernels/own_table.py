@@ -9,8 +9,7 @@ magnitudes |
 of each row and group and one of each column and group; panels of i8, or of 4 bits in \
 its halves | the ops | groups · 2⁻²³ of the sum of magnitudes |
 
-`benchmarks/kernels.py --own` measures them beside what IREE makes of the same ops;
-docs/performance.md has the figures.
+`benchmarks/decode.py` measures them in a whole program; docs/evidence.md has the gain.
 """
 
 from collections.abc import Callable
