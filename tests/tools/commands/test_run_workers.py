@@ -323,7 +323,6 @@ def test_learners_on_their_own_clocks_have_no_rounds(spread: Path) -> None:
     ("flags", "says"),
     [
         (["--mesh", "tp=2", "--algorithm", "muloco"], "it looks at whole tensors"),
-        (["--mesh", "pp=2", "--algorithm", "diloco"], "program has no stages"),
         (["--mesh", "workers=0,tp=2"], "is not axis=size"),
         (["--mesh", "workers=2,dp=2", "--mode", "grad"], "is for training with"),
         (["--mesh", "workers=2", "--algorithm", "noloco"], "joins all workers"),
