@@ -83,10 +83,6 @@ STAGES_ALONE = Refusal(
     "cuts what a stage holds, and over mesh axis pp alone a stage is whole; leave "
     "--zero and --sharding out, or add an axis: --mesh pp=2,dp=2",
 )
-STAGED = Refusal(
-    ("--algorithm",),
-    "joins workers whose program has no stages; leave it out, or pp out of --mesh",
-)
 #: A stage's tasks follow each other as the schedule says, and hold what that says.
 STAGED_MEMORY = Refusal(
     ("--memory",),
