@@ -19,6 +19,7 @@ from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import MAX_PORT, Parser, port_number, run
 from pcp.tools.support.lines import say
+from pcp.tools.support.model_check import inspector
 from pcp.tools.support.protection import (
     add_insecure_flag,
     add_protection_flags,
@@ -124,6 +125,7 @@ def _main(argv: Sequence[str]) -> int:
                 port=flags.port,
                 workers=flags.workers,
                 protection=protected,
+                inspect=inspector(experiment),
                 signer=signer(flags),
                 trusted=trusted_ids(flags),
                 voters=voters,
