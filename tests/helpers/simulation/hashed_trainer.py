@@ -76,6 +76,9 @@ class Samples:
     def check_vocabulary(self, shapes: object) -> None:
         """There are no ids."""
 
+    def limit_rows(self, rows: object) -> None:
+        """No input indexes a table."""
+
     def read(self, positions: np.ndarray) -> np.ndarray:
         """These samples."""
         return positions
