@@ -16,6 +16,7 @@ from unittest import mock
 from helpers.servers.processes import TESTS
 from helpers.simulation.training import Simulation, Wrong
 
+from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.wire.messages import Message, Ready, RoundStart
 from pcp.training.worker.round_runner import RoundRunner
@@ -68,7 +69,9 @@ def simulate(
 def _with(mutant: str, seed: int, fixed: dict[str, Any]) -> str | None:
     """How a schedule notices a wrong protocol."""
     try:
-        with mock.patch.object(*MUTANTS[mutant]):
+        # The schedules are aimed at runs in which nobody shows the first state.
+        nobody = mock.patch.object(Saver, "proves", return_value=False)
+        with nobody, mock.patch.object(*MUTANTS[mutant]):
             Simulation(seed, **fixed).run()
     except Wrong as error:
         return f"{mutant} at seed {seed}: {error}"
