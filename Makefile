@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-serve test test-full lit check format docs docs-site guide bench clean
+.PHONY: help kernels demo demo-serve test test-full lit check format docs docs-site guide bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -59,6 +59,9 @@ check: $(VENV)/.dev ## lint and types
 format: $(VENV)/.dev ## format the sources
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+kernels: ## compile our own kernels for every instruction set (gcc; for ARM gcc-aarch64-linux-gnu)
+	passes/kernels/native/build.sh
 
 docs: $(VENV)/.dev ## regenerate the pages and the pictures that the code makes
 	$(BIN)/python -m pcp.tools.pages.docs

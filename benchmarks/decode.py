@@ -1,18 +1,21 @@
-"""Decoding: pcp, PyTorch eager and JAX on the same weights, on one thread.
+"""Decoding: pcp, PyTorch eager, JAX and llama.cpp on the same weights, one thread.
 
     python benchmarks/decode.py                     # 40 M parameters, batches 1 and 8
     python benchmarks/decode.py --size 110M --rounds 5
     python benchmarks/decode.py --ranks 2           # and two processes of a thread each
+    python benchmarks/decode.py --weights int8 int4 # and narrow weights beside f32
     python benchmarks/decode.py --json decode.json
 
 A random Llama in f32, positions 128 to 160 of a context of 256. Before any time is
-believed all must give the same tokens. They take turns; a figure is the least time of a
-step over all rounds, in processor ms of this process, with the wall's median behind it.
-`tick` is the whole engine with its bookkeeping and greedy sampling, `program` the
+believed all with weights of f32 must give the same tokens (llama.cpp the first eight:
+it rounds otherwise, and a tie is soon met). They take turns; a figure is the least time
+of a step over all rounds, in processor ms of this process, the wall's median behind
+it. `tick` is the whole engine with its bookkeeping and greedy sampling, `program` the
 compiled function alone. PyTorch and JAX update caches in place and attend with a mask;
 JAX's cache is donated.
 
-Needs what `pip install -e '.[hf,jax]'` installs.
+Needs what `pip install -e '.[hf,jax]'` installs; llama.cpp, which is left out without,
+what `decode_llama` says.
 """
 
 import argparse
@@ -24,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +35,7 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_variable] = "1"  # read when the libraries are loaded, below
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
+import decode_llama  # noqa: E402
 import numpy as np  # noqa: E402
 
 #: Width, layers, heads, keys, inside of the MLP.
@@ -73,12 +78,20 @@ def save(size: str, folder: Path) -> None:
 class Pcp:
     """The engine on `ranks` processes of one thread."""
 
-    def __init__(self, folder: Path, batch: int, ranks: int) -> None:
+    def __init__(
+        self, folder: Path, batch: int, ranks: int, weights: str = "f32"
+    ) -> None:
         from pcp.tools.serving import decoder_bundle, decoder_engine
 
         phases = [f"prefill:{PROMPT}", f"decode:{batch}"]
         bundle = decoder_bundle.compile_folder(
-            folder, phases, CONTEXT, ranks=ranks, report=_say
+            folder,
+            phases,
+            CONTEXT,
+            ranks=ranks,
+            weights=weights,
+            targets=["cpu:host"],
+            report=_say,
         )
         self.batch = batch
         self.engine = decoder_engine.of_bundle(
@@ -296,8 +309,13 @@ def _jax_logits(w: Any, caches: Any, tokens: Any, start: Any, *, heads: int) -> 
 # --- turns ---
 
 
-def contestants(folder: Path, batch: int, ranks: int) -> dict[str, tuple[Any, Step]]:
-    """Who takes part: the object with `prefill`, and its step."""
+def contestants(
+    folder: Path, batch: int, ranks: int, narrow: Sequence[str]
+) -> dict[str, tuple[Any, Step]]:
+    """Who takes part: the object with `prefill`, and its step.
+
+    pcp and llama.cpp also with the weights of `narrow`; llama.cpp for one row.
+    """
     pcp, torch, jax = Pcp(folder, batch, 1), Torch(folder, batch), Jax(folder, batch)
     found: dict[str, tuple[Any, Step]] = {
         "pcp program": (pcp, pcp.program),
@@ -308,12 +326,21 @@ def contestants(folder: Path, batch: int, ranks: int) -> dict[str, tuple[Any, St
     if ranks > 1:
         spread = Pcp(folder, batch, ranks)
         found[f"pcp tick, {ranks} ranks"] = (spread, spread.tick)
+    for kind in narrow:
+        other = Pcp(folder, batch, 1, kind)
+        found[f"pcp program, {kind}"] = (other, other.program)
+    if batch == 1 and find_spec("cyllama"):
+        for kind in ("f32", *(k for k in narrow if k in decode_llama.KINDS)):
+            llama = decode_llama.LlamaCpp(folder, kind, CONTEXT)
+            found["llama.cpp" + f", {kind}" * (kind != "f32")] = (llama, llama.step)
     return found
 
 
-def measure(folder: Path, batch: int, ranks: int, rounds: int) -> list[dict[str, Any]]:
+def measure(
+    folder: Path, batch: int, ranks: int, rounds: int, narrow: Sequence[str]
+) -> list[dict[str, Any]]:
     """A row for each contestant: prefill and step, ms."""
-    people = contestants(folder, batch, ranks)
+    people = contestants(folder, batch, ranks, narrow)
     prompt = np.random.default_rng(0).integers(0, VOCABULARY, (batch, PROMPT))
     compare(people, prompt)
     times: dict[str, dict[str, list[tuple[float, float]]]] = {
@@ -322,10 +349,10 @@ def measure(folder: Path, batch: int, ranks: int, rounds: int) -> list[dict[str,
     for _ in range(rounds):
         for name, (who, step) in people.items():
             tokens, took = _timed(lambda who=who: who.prefill(prompt))
-            times[name]["prefill"].append(took)
+            times[name]["prefill"].append(getattr(who, "decoded", took))
             for i in range(STEPS):
                 tokens, took = _timed(lambda: step(tokens, PROMPT + i))  # noqa: B023
-                times[name]["step"].append(took)
+                times[name]["step"].append(getattr(who, "decoded", took))
     for who in {id(who): who for who, _ in people.values()}.values():
         if isinstance(who, Pcp):
             who.close()
@@ -349,15 +376,18 @@ def _timed(what: Callable[[], Tokens]) -> tuple[Tokens, tuple[float, float]]:
 
 
 def compare(people: dict[str, tuple[Any, Step]], prompt: np.ndarray) -> None:
-    """All give the same tokens, or it ends."""
+    """All with weights of f32 give the same tokens, or it ends."""
     made: dict[str, list[list[int]]] = {}
     for name, (who, step) in people.items():
+        if "," in name and "ranks" not in name:
+            continue
         rows = [who.prefill(prompt)]
         for i in range(STEPS):
             rows.append(step(rows[-1], PROMPT + i))
         made[name] = np.array(rows).tolist()
     for name, tokens in made.items():
-        if tokens != made["torch eager"]:
+        count = 8 if name.startswith("llama") else len(tokens)
+        if tokens[:count] != made["torch eager"][:count]:
             raise SystemExit(f"{name} gives other tokens than torch: no times")
 
 
@@ -367,6 +397,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", choices=SIZES, default="40M")
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 8])
     parser.add_argument("--ranks", type=int, default=1)
+    kinds = ("bf16", "f16", "int8", "int4")
+    parser.add_argument("--weights", nargs="*", choices=kinds, default=[])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     flags = parser.parse_args(argv)
@@ -374,8 +406,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         save(flags.size, Path(scratch))
         for batch in flags.batch:
-            new = measure(Path(scratch), batch, flags.ranks, flags.rounds)
-            best = min(r["step_cpu_ms"] for r in new if "pcp" not in r["contestant"])
+            how = flags.ranks, flags.rounds, flags.weights
+            new = measure(Path(scratch), batch, *how)
+            best = min(
+                r["step_cpu_ms"]
+                for r in new
+                if "pcp" not in r["contestant"] and "," not in r["contestant"]
+            )
             print(f"{flags.size}, batch {batch}; step and prefill of {PROMPT}:")
             print("  least processor ms (median wall ms); best other / this, by step")
             for row in new:

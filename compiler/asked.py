@@ -77,21 +77,17 @@ UNSTAGED = Refusal(
     "is for pipeline stages, and the mesh has none; say how many, --mesh pp=2, or "
     "leave it out",
 )
-#: Functions that go through a batch in a loop.
-ACCUMULATED = Refusal(
-    ("--memory",),
-    "is of a step that takes its batch at once; leave it out, or the accumulation in "
-    "the graph",
-)
 #: Over stages alone a stage is whole.
 STAGES_ALONE = Refusal(
     ("--zero", "--sharding"),
     "cuts what a stage holds, and over mesh axis pp alone a stage is whole; leave "
     "--zero and --sharding out, or add an axis: --mesh pp=2,dp=2",
 )
-STAGED = Refusal(
-    ("--algorithm",),
-    "joins workers whose program has no stages; leave it out, or pp out of --mesh",
+#: A stage's tasks follow each other as the schedule says, and hold what that says.
+STAGED_MEMORY = Refusal(
+    ("--memory",),
+    "is of a gradient that one function computes, and stages have tasks of their own; "
+    "leave it out, or take more --microbatches, or --schedule 1f1b",
 )
 #: Its factor is state that the gradient takes, and stages have gradients of their own.
 STAGED_SCALE = Refusal(
@@ -117,8 +113,7 @@ SCHEDULED = Refusal(
     "is what the model's pcp.schedule decides; leave it out",
 )
 SPREAD = Refusal(
-    ("batch", "--memory", "--layers"),
-    "is for one device: over a mesh gradients are neither accumulated in the graph nor "
-    "computed with less memory, and layers are no loop; leave it out, or leave the "
-    "mesh out",
+    ("batch", "--layers"),
+    "is for one device: over a mesh gradients are not accumulated in the graph, and "
+    "layers are no loop; leave it out, or leave the mesh out",
 )

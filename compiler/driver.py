@@ -111,16 +111,17 @@ def _lower(module: ir.Module, options: CompileOptions) -> Program:
         asked.SPREAD.check(options)
     elif not options.mesh:
         asked.ONE_DEVICE.check(options)
-    if options.batch:
-        asked.ACCUMULATED.check(options)
     with _sourced(options):
         copied, observers = copy(module), _observers(options)
         mode = _prepare(copied, options, observers, spread)
         if scheduled:
             return _lower_scheduled(copied, mode, options, observers)
-        if not spread:
-            return _lower_alone(copied, mode, options, observers)
-        return _lower_spread(copied, mode, options, observers)
+        way = _lower_spread if spread else _lower_alone
+        program = way(copied, mode, options, observers)
+        if mode != "train":
+            return program
+        rows = {"rows": signature.table_rows(module, options.entry)}
+        return replace(program, manifest=program.manifest.model_copy(update=rows))
 
 
 def _lower_alone(

@@ -18,7 +18,7 @@ from os import cpu_count
 from pcp.compiler import catalog, iree
 from pcp.compiler.cache import Cache, key
 from pcp.compiler.options import CompileOptions
-from pcp.compiler.targets import Target
+from pcp.compiler.targets import OWN, SCHEDULE, Target
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context
 from pcp.errors import CompileError
@@ -38,6 +38,8 @@ def emit_all(
     programs: Sequence[tuple[ir.Module, Target]], options: CompileOptions
 ) -> list[bytes]:
     """Each program compiled for its target, in order; equal ones only once."""
+    if options.kernels == "none":
+        programs = [(module, target.without(OWN)) for module, target in programs]
     wanted = [(target_text(module, target), target) for module, target in programs]
     distinct = {(text.plain, target.name): (text, target) for text, target in wanted}
     for number, (text, target) in enumerate(distinct.values()):
@@ -98,7 +100,9 @@ def target_text(module: ir.Module, target: Target) -> TargetText:
     plain, located = operation.get_asm(), operation.get_asm(enable_debug_info=True)
     if _TILES not in plain:
         return TargetText(plain, located)
-    return TargetText(plain, located, lambda: target_text(module, target.unscheduled))
+    return TargetText(
+        plain, located, lambda: target_text(module, target.without(SCHEDULE))
+    )
 
 
 def copy(module: ir.Module) -> ir.Module:
@@ -166,7 +170,8 @@ def _compile_level(
 ) -> bytes:
     flags = (f"--iree-opt-level={level}", *target.all_flags)
     cache = Cache(options.cache) if options.cache else None
-    name = key(text.plain, (*iree.common_flags(text.plain), *flags), iree.version())
+    said = (*iree.common_flags(text.plain), *flags, *target.made_for)
+    name = key(text.plain, said, iree.version())
     if cache and (found := cache.get(name)) is not None:
         options.report(f"{target.name}: {len(found)} bytes from the cache")
         return found

@@ -22,6 +22,7 @@ from weakref import WeakSet
 
 from pcp.compiler import fences
 from pcp.errors import CompileError, MissingPackage, install
+from pcp.passes.kernels import objects
 
 PACKAGE = "iree-base-compiler"
 MAX_MESSAGE = 300  # characters of an error that a person reads
@@ -190,6 +191,7 @@ def _compiled(
         # The source's name ends up in the module: the same one each time.
         source, output = Path(folder, "module.mlir"), Path(folder, "module.vmfb")
         source.write_text(text)
+        objects.put_beside(text, Path(folder))
         command = [str(binary()), source.name, "-o", output.name]
         command += flags
         dumps = Path(folder, "functions") if fences.calls_imports(text) else None

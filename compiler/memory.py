@@ -4,19 +4,25 @@ While a function runs, its device holds the function's arguments, the parameters
 optimizer's state that are none of them, and what the function makes
 (`passes.analysis.memory`). What @grad makes is cut down by pcp-remat, which computes
 values of the forward half again; loops of known length are cut by Revolve's like
-(pcp-checkpoint-loops) where that is not enough.
+(pcp-checkpoint-loops) where that is not enough. Of a batch that is gone through in
+pieces it is the gradient of a piece that is cut down; of a program over a mesh, each
+device's own.
 """
 
 from collections.abc import Iterator
 
-from pcp.compiler import signature
+from pcp.compiler import catalog, signature
 from pcp.compiler.attributes import dictionary
+from pcp.compiler.emission import copy
 from pcp.compiler.options import CompileOptions, parse_bytes
 from pcp.dialect.bindings import ir
 from pcp.errors import DoesNotFit, counted
 from pcp.manifest import Function, tensor_bytes
 from pcp.passes.analysis.memory import temporary_bytes
-from pcp.passes.sharding.flow import block_of
+from pcp.passes.core import functions
+from pcp.passes.core.rewriting import operations
+from pcp.passes.core.walk import block_of
+from pcp.passes.training.accumulate import PIECE
 
 GRADIENT = signature.GRADIENT
 KEPT = ("param", "state")
@@ -30,13 +36,43 @@ def remat(module: ir.Module, mode: str, options: CompileOptions) -> str:
     if options.memory is None or mode == "forward":
         return ""
     room = parse_bytes(options.memory) - beside(module, mode, options)
-    return f"pcp-remat{{func={GRADIENT} budget={max(room, 0)}B}}"
+    return f"pcp-remat{{func={_rerun(module)} budget={max(room, 0)}B}}"
+
+
+def _rerun(module: ir.Module) -> str:
+    """The function of which values are computed again: of one piece, with pieces."""
+    piece = PIECE.format(GRADIENT)
+    return piece if functions.find(module, piece) is not None else GRADIENT
 
 
 def beside(module: ir.Module, mode: str, options: CompileOptions) -> int:
-    """Bytes that a device holds while @grad runs, besides what it makes."""
-    functions = signature.functions(module, options.entry, mode)
-    return sum((_kept(functions) | _ports(functions[GRADIENT].inputs)).values())
+    """Bytes that a device holds while @grad runs, besides what it makes.
+
+    Of pieces, besides what one of them makes: sums over pieces are held as well.
+    """
+    signatures = signature.functions(module, options.entry, mode)
+    held = sum((_kept(signatures) | _ports(signatures[GRADIENT].inputs)).values())
+    if (piece := _rerun(module)) == GRADIENT:
+        return held
+    both = (_made(inlined(module), GRADIENT), _made(module, piece))
+    return held + max(0, both[0] - both[1])
+
+
+def _made(module: ir.Module, name: str) -> int:
+    """Bytes that a function makes, without those of the functions that it calls."""
+    function = functions.find(module, name)
+    assert function is not None
+    with module.context:
+        return temporary_bytes(block_of(function, 0))
+
+
+def inlined(module: ir.Module) -> ir.Module:
+    """The module, or a copy in which no function calls another."""
+    if all(op.name != "func.call" for op in operations(module.operation)):
+        return module
+    flat = copy(module)
+    catalog.pipeline("builtin.module(inline)").run(flat)
+    return flat
 
 
 def explained(error: DoesNotFit, held: int, options: CompileOptions) -> DoesNotFit:
@@ -52,7 +88,9 @@ def explained(error: DoesNotFit, held: int, options: CompileOptions) -> DoesNotF
 
 def outcome(module: ir.Module, held: int, options: CompileOptions) -> str:
     """What pcp-remat did for the memory asked for, and the two peaks, in a line."""
-    found = dictionary(signature.public_functions(module)[GRADIENT].attributes[REPORT])
+    function = functions.find(module, _rerun(module))
+    assert function is not None
+    found = dictionary(function.attributes[REPORT])
     before, after = held + found["peak_bytes_before"], held + found["peak_bytes"]
     if not found["recomputed_ops"]:
         return f"--memory {options.memory}: @{GRADIENT} holds {after} bytes as it is"
@@ -85,25 +123,24 @@ def _needs(
 
     A result takes the memory of the argument of its name, as in @apply.
     """
-    functions = signature.functions(module, options.entry, mode)
-    kept = _kept(functions)
-    for name, op in signature.public_functions(module).items():
+    signatures = signature.functions(module, options.entry, mode)
+    kept, flat = _kept(signatures), inlined(module)
+    for name in signature.public_functions(module):
         if name == GRADIENT:
             continue
-        inputs, results = (_ports(functions[name].inputs), functions[name].results)
-        with module.context:
-            made = temporary_bytes(block_of(op, 0))
+        inputs, results = (_ports(signatures[name].inputs), signatures[name].results)
+        made = _made(flat, name)
         updated = sum(size for port, size in _ports(results).items() if port in inputs)
         held = sum((inputs if name == "init" else kept | inputs).values())
         yield name, held + max(0, made - updated)
 
 
-def _kept(functions: dict[str, Function]) -> dict[_Port, int]:
+def _kept(signatures: dict[str, Function]) -> dict[_Port, int]:
     """The parameters, and of training the optimizer's state."""
-    name = "apply" if "apply" in functions else GRADIENT
-    if name not in functions:
+    name = "apply" if "apply" in signatures else GRADIENT
+    if name not in signatures:
         return {}
-    sizes = _ports(functions[name].inputs)
+    sizes = _ports(signatures[name].inputs)
     return {port: size for port, size in sizes.items() if port[0] in KEPT}
 
 

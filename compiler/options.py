@@ -29,6 +29,7 @@ CLUSTER_TARGETS = (
 )
 # Measured on a GPT's training step: O1 is as fast as O2 and O3, and compiles where
 # they exceed a limit of IREE's. A single-token decode gains from O3.
+KERNELS = ("own", "none")
 OPT_LEVELS = ("O3", "O2", "O1")
 DEFAULT_OPT_LEVEL = "O1"
 
@@ -102,6 +103,7 @@ class CompileOptions:
     `targets` None is cpu, or with `cluster` what its devices are.
     `cache` is a folder, or None for none. `keep_ir` is a folder that gets the IR
     after each pass. `jobs` compilers run at once (None: one per processor).
+    With `kernels` `none` all code is IREE's; `own` is pcp's where its table has some.
     `timeout` is for one of IREE's runs, in seconds. `source` names the model in
     errors. `opt_level` is the first of IREE's levels to try; when IREE fails, lower
     ones are tried. `report` is called with a line whenever something was decided.
@@ -116,6 +118,7 @@ class CompileOptions:
     cache: Path | None = None
     keep_ir: Path | None = None
     timeout: float = TIMEOUT_S
+    kernels: str = "own"
     opt_level: str = DEFAULT_OPT_LEVEL
     source: str = "-"
     mesh: str | None = None
@@ -164,6 +167,8 @@ class CompileOptions:
         if self.opt_level not in OPT_LEVELS:
             known = ", ".join(OPT_LEVELS)
             raise ConfigError(f"optimization level {self.opt_level!r} (known: {known})")
+        if self.kernels not in KERNELS:
+            raise ConfigError(f"kernels {self.kernels!r} (known: {', '.join(KERNELS)})")
         if self.schedule is not None and self.schedule not in SCHEDULES:
             raise ConfigError(
                 f"schedule {self.schedule!r} is not one of {', '.join(SCHEDULES)}."

@@ -309,7 +309,7 @@ def check_stages(mesh: Mesh, options: CompileOptions) -> None:
     if PIPELINE not in mesh.axes:
         asked.UNSTAGED.check(options)
     else:
-        asked.STAGED.check(options)
         asked.STAGED_SCALE.check(options)
+        asked.STAGED_MEMORY.check(options)
     if set(mesh.axes) == {PIPELINE}:
         asked.STAGES_ALONE.check(options)

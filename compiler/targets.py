@@ -15,7 +15,12 @@ flags. What the IR must say is in `passes/legalize/assign_target.py`.
 from dataclasses import dataclass, replace
 
 from pcp.errors import ConfigError, nearest
-from pcp.passes.kernels.processors import far_steps, vector_bits
+from pcp.passes.kernels.processors import (
+    far_steps,
+    host_flags,
+    instruction_set,
+    vector_bits,
+)
 from pcp.passes.legalize.assign_target import CUDA, DESCRIBED, DEVICES, ROCM
 
 
@@ -37,11 +42,15 @@ class Target:
         narrow = str(not self.doubles).lower()
         return (*self.flags, f"--iree-input-demote-f64-to-f32={narrow}")
 
-    @property
-    def unscheduled(self) -> "Target":
-        """The same target, with the tiles of all products left to IREE."""
-        passes = [p for p in self.passes if not p.startswith(_SCHEDULE)]
+    def without(self, name: str) -> "Target":
+        """The same target, without the pass of this name."""
+        passes = [p for p in self.passes if p.partition("{")[0] != name]
         return replace(self, passes=tuple(passes))
+
+    @property
+    def made_for(self) -> tuple[str, ...]:
+        """What else than the name says which processor: that of this very machine."""
+        return (host_flags(),) if self.name == "cpu:host" else ()
 
     @property
     def file_name(self) -> str:
@@ -49,7 +58,8 @@ class Target:
         return self.name.replace(":", "-")
 
 
-_SCHEDULE = "pcp-schedule-kernels"
+OWN = "pcp-kernels"
+SCHEDULE = "pcp-schedule-kernels"
 # Contractions for the caches: the step of a GPT of width 256 takes 13 % less.
 _CPU = (
     "pcp-split-contractions",
@@ -71,11 +81,15 @@ def _cpu(name: str, cpu: str, family: tuple[str, ...] = ()) -> Target:
         # IREE compiles them a second time to run them itself: up to half of its time.
         "--iree-opt-const-eval=false",
     )
-    bits = vector_bits(cpu)
-    sink = "pcp-sink-products"  # else a kernel of its own does what follows a product
-    options = f"vector={bits}" + (f" far={far}" if (far := far_steps(cpu)) > 1 else "")
-    schedule = (sink, f"{_SCHEDULE}{{{options}}}") if bits else (sink,)
-    return Target(name, "llvm-cpu", "local-task", flags, _CPU + schedule)
+    passes: list[str] = list(_CPU)
+    if found := "aarch64" if family else instruction_set(cpu):
+        passes.append(f"{OWN}{{set={found}}}")
+    passes.append("pcp-sink-products")  # else another kernel does what follows one
+    if bits := vector_bits(cpu):
+        options = f"vector={bits}"
+        options += f" far={far}" if (far := far_steps(cpu)) > 1 else ""
+        passes.append(f"{SCHEDULE}{{{options}}}")
+    return Target(name, "llvm-cpu", "local-task", flags, tuple(passes))
 
 
 # Their code generator tiles a scatter together with what makes its updates.

@@ -26,8 +26,10 @@ def word_of(op: Any) -> str:
     for known, word in _OPS.items():
         if op == known:
             return word
+    name = getattr(getattr(op, "op", op), "name", str(op))
     raise UsageError(
-        f"the pcp backend has no {op} here; there are {list(_OPS.values())}"
+        f"the pcp backend has no {name} here; there are {', '.join(_OPS.values())}."
+        + (" Multiply the tensor first, then sum it." if name == "PREMUL_SUM" else "")
     )
 
 

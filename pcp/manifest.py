@@ -238,6 +238,8 @@ class Manifest(_Model):
     optimizer: Method | None = None
     algorithm: Method | None = None
     training: TrainingPlan | None = None
+    rows: dict[str, int] = {}
+    """By data input that indexes tables: the rows of the smallest of them."""
     programs: dict[str, DeviceProgram] = {}
     modules: dict[str, Module] = {}
     members: dict[str, Member] = {}

@@ -17,6 +17,7 @@ from pcp.errors import BundleError
 from pcp.manifest import Manifest
 from pcp.runtime.program.executor import DeviceArray, Program
 
+_ROWS_OF_A_CALL = 16
 _NAME = re.compile(r"(prefill|decode)_(\d+)_(\d+)")
 
 
@@ -79,6 +80,25 @@ class Shapes:
             return enough[0]
         widest = max(f.rows for f in long)
         return next(f for f in long if f.rows == widest)
+
+    def lengths(self, count: int) -> list[int]:
+        """Rows of the prefill calls for so many tokens, those that are full first.
+
+        A call costs its rows, of which what no token fills is lost, and what
+        `_ROWS_OF_A_CALL` more would.
+        """
+        sizes = sorted({f.rows for f in self.prefill})
+        enough = next((size for size in sizes if size >= count), None)
+        less = max((size for size in sizes if size < count), default=None)
+        whole = None if enough is None else [enough]
+        if less is None:
+            return whole or []
+        parts = [less, *self.lengths(count - less)]
+        return parts if whole is None or _cost(parts) < _cost(whole) else whole
+
+
+def _cost(lengths: Sequence[int]) -> int:
+    return sum(lengths) + _ROWS_OF_A_CALL * len(lengths)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """From a tick to calls of functions, and what each slot holds: a state machine.
 
-It computes nothing and knows no device. A chunk becomes one call, steps become calls of
-as many rows as there are functions for. Rows that no step is for are given to slots
-that rest: they write a token behind the last of such a slot, where nobody looks before
-it is written again.
+It computes nothing and knows no device. A chunk becomes the calls that waste the fewest
+rows, steps become calls of as many rows as there are functions for. Rows that no step
+is for are given to slots that rest: they write a token behind the last of such a slot,
+where nobody looks before it is written again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ class Slots:
     def plan(self, tick: Tick) -> list[Planned]:
         """The calls of a tick, in order; `UsageError` before anything is changed."""
         self._check(tick)
-        found = [self._chunk(chunk) for chunk in tick.chunks]
+        found = [planned for chunk in tick.chunks for planned in self._chunk(chunk)]
         for step in tick.steps:
             slot = self.slots[step.slot]
             slot.tokens[step.position :] = [step.token]
@@ -120,20 +120,27 @@ class Slots:
 
     # --- calls ---
 
-    def _chunk(self, chunk: Chunk) -> Planned:
+    def _chunk(self, chunk: Chunk) -> Iterator[Planned]:
         slot = self.slots[chunk.slot]
         slot.request = chunk.request
         slot.tokens[chunk.start :] = chunk.tokens
         slot.prompt = len(slot.tokens) if chunk.prompt is None else chunk.prompt
-        end = len(slot.tokens)
-        function = self._shapes.fitting("prefill", len(chunk.tokens), end)
-        # A chunk is written whole: at the end of the context it begins earlier.
-        start = min(chunk.start, self._shapes.context - function.rows)
-        tokens = slot.tokens[start:]
+        start, end = chunk.start, len(slot.tokens)
+        for rows in self._shapes.lengths(end - start):
+            until = min(start + rows, end)
+            yield self._piece(chunk, start, until, chunk.last and until == end)
+            start = until
+
+    def _piece(self, chunk: Chunk, start: int, end: int, last: bool) -> Planned:
+        """The call for the tokens of a chunk from `start` to `end`."""
+        function = self._shapes.fitting("prefill", end - start, end)
+        # A call writes all its rows: at the end of the context it begins earlier.
+        start = min(start, self._shapes.context - function.rows)
+        tokens = self.slots[chunk.slot].tokens[start:end]
         filled = (*tokens, *[0] * (function.rows - len(tokens)))
-        call = Call(function, (chunk.slot,), filled, (start, len(tokens)), chunk.last)
+        call = Call(function, (chunk.slot,), filled, (start, len(tokens)), last)
         wanted = Wanted(0, chunk.slot, chunk.sampling, chunk.mask)
-        return Planned(call, (wanted,) if chunk.last else ())
+        return Planned(call, (wanted,) if last else ())
 
     def _decode(self, steps: Sequence[Step], found: list[Planned]) -> int:
         """Plan the first of these steps; how many."""

@@ -18,6 +18,7 @@ from pcp.errors import ConfigError, nearest
 from pcp.manifest import TensorSpec
 from pcp.mesh import Mesh
 from pcp.runtime.memory.dtypes import numpy_dtype
+from pcp.serving import quantized
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.safetensors_io import INDEX
 
@@ -99,12 +100,52 @@ def read(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Name and value of each parameter, of which `wanted` has the whole's shapes.
 
-    With a mesh only the part of the member at `place`. All of them are checked before
+    With a mesh only the part of the member at `place`. Integers (`quantized`) come one
+    matrix after the other. All of them are checked before
     the first is read: `ConfigError` names what is missing, or has another shape.
     """
-    types = {spec.name: numpy_dtype(spec.dtype) for spec in wanted}
-    for name, view in views(files, wanted, source, mesh, place).items():
-        yield name, np.ascontiguousarray(view).astype(types[name])
+    plain = [spec for spec in wanted if quantized.parsed(spec.name) is None]
+    integers = [spec for spec in wanted if quantized.parsed(spec.name) is not None]
+    found = views(files, plain, source, mesh, place)
+    matrices = _matrices(files, integers, source)
+    for spec in plain:
+        yield spec.name, _as(np.ascontiguousarray(found[spec.name]), spec.dtype)
+    for (tensor, kind), matrix in matrices.items():
+        panels, scales = quantized.quantized(matrix, kind)
+        yield f"{tensor}.{kind}", panels
+        yield f"{tensor}.{kind}.scales", scales
+
+
+def _matrices(
+    files: Mapping[str, np.ndarray], integers: Sequence[TensorSpec], source: str | Path
+) -> dict[tuple[str, str], np.ndarray]:
+    """Tensor and kind of what becomes integers, where it lies in the files; checked."""
+    found = {}
+    for spec in integers:
+        tensor, kind, scales = quantized.parsed(spec.name) or (spec.name, "", True)
+        named = spec.model_copy(update={"name": tensor})
+        _check_there(files, [named], source)
+        name, rows = _stored(files, named)
+        matrix = files[name][rows]
+        if matrix.ndim != 2 or (
+            not scales and quantized.shape(matrix, kind) != tuple(spec.shape)
+        ):
+            raise ConfigError(
+                f"{source}: {tensor} is {list(matrix.shape)} in the files, which are "
+                f"no panels {list(spec.shape)} of {kind} by config.json"
+            )
+        found[tensor, kind] = matrix
+    return found
+
+
+def _as(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Floats as another type by MLIR's name, rounded to the nearest, half to even."""
+    if dtype != "bf16" or array.dtype == numpy_dtype(dtype):
+        return array.astype(numpy_dtype(dtype))
+    bits = array.astype(np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    kept = np.where(np.isnan(array), bits >> 16 | 0x40, rounded)
+    return kept.astype(np.uint16).view(numpy_dtype(dtype))
 
 
 def views(

@@ -25,6 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """A program that was compiled is not compiled again, in this run or the next."""
     if file := config.getoption("--costs"):
+        if file.endswith(".py"):  # `--costs test_x.py` would write over the test
+            raise pytest.UsageError(f"--costs {file}: a test; say --costs behind it")
         config.pluginmanager.register(Costs(file))
     folder = config.rootpath / ".pytest_cache" / "pcp"
     if not hasattr(config, "workerinput"):

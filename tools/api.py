@@ -112,6 +112,7 @@ def from_hf(
     result: int | str | None = None,
     phases: Sequence[str] = (),
     context: int | Sequence[int] = 0,
+    weights: str = "f32",
     **inputs: Any,
 ) -> ir.Module:
     """Export the model of a folder that transformers' `save_pretrained` wrote.
@@ -124,10 +125,11 @@ def from_hf(
 
     With `phases`, as `["prefill:32", "decode:1,4"]`, the program is one to serve:
     functions `prefill_32_256`, ... over a cache of `context` positions, made of
-    config.json alone, without torch. Several contexts give functions for each.
+    config.json alone, without torch. Several contexts give functions for each. The
+    weights of its products are `weights`: f32, bf16, f16, int8 or int4.
     """
     if phases:
-        return _decoder(folder, phases, context)
+        return _decoder(folder, phases, context, weights)
     from pcp.frontends.huggingface.exported import export
     from pcp.frontends.huggingface.tasks import Size
 
@@ -136,10 +138,14 @@ def from_hf(
 
 
 def _decoder(
-    folder: str | Path, wanted: Sequence[str], context: int | Sequence[int]
+    folder: str | Path,
+    wanted: Sequence[str],
+    context: int | Sequence[int],
+    weights: str,
 ) -> ir.Module:
     contexts = [context] if isinstance(context, int) else list(context)
-    return program.build(families.read(folder), program.phases(wanted, contexts))
+    chosen = program.phases(wanted, contexts)
+    return program.build(families.read(folder), chosen, weights=weights)
 
 
 def from_jax(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pcp.autodiff.core import functions
+from pcp.autodiff.remat.boundary import behind_waits, last_of_forward
 from pcp.autodiff.remat.guards import waiting
 from pcp.autodiff.remat.remat_report import Report
 from pcp.autodiff.remat.segments import Cuts, Guard, Rerun, Schedule, constants, cut
@@ -46,7 +47,9 @@ class Remat(Pass):
     and after; `report=FILE` writes them as JSON, with the ops that run again. The
     gradients stay the same bit for bit on a deterministic backend. Loops are left
     as they are: pcp-checkpoint-loops is for them, before differentiation. In a
-    partitioned program run it behind the partitioner, on one device's program.
+    partitioned program run it behind the partitioner, on one device's program: the
+    forward half ends in front of the exchange of its results there, and no exchange
+    runs twice.
 
         %y = stablehlo.sine %x : tensor<4xf32>         // forward
         %z = stablehlo.sine %y : tensor<4xf32>
@@ -157,14 +160,16 @@ class _Problem:
             )
         whole = graph(functions.body(function))
         results = whole.returned[: options.forward_results]
-        made = [whole.producer[r] for r in results if r in whole.producer]
+        ends = last_of_forward(whole, results)
+        made = [whole.producer[r] for r in ends if r in whole.producer]
         if not made or options.forward_results < 1:
             raise PassError(
                 f"{where}: pcp-remat: none of the first {options.forward_results} "
                 "results is computed, so no op ends the forward half; give the "
                 "number of results of the forward function as forward-results="
             )
-        return _Problem(whole, max(made) + 1, options, where)
+        boundary = behind_waits(whole, max(made) + 1)
+        return _Problem(whole, boundary, options, where)
 
     def peak_of(self, schedule: Schedule | None) -> int:
         """Predicted bytes; of the function as it is for None."""

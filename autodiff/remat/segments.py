@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pcp.autodiff.remat.revolve import Action, revolve
+from pcp.dialect.attributes import Future
 from pcp.passes.analysis.storage import GUARD, StorageGraph, StorageStep
 
 
@@ -268,6 +269,7 @@ class Rerun:
             for node in self.graph.nodes[self.opened : q]
             for r in node.results
             if self.graph.sizes[r] and r not in self.cuts.constant
+            if not isinstance(self.graph.values[r].type, Future)
             if self.last.get(r, -1) >= q or r in self.graph.returned
         )
         self.opened, self.waits = q, held or self.waits

@@ -6,17 +6,20 @@ group, d], so that a mesh cuts between them. A cache is [keys, positions, d].
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_indexing import Windows, gather
+from pcp.frontends.decoders import stored
 from pcp.frontends.decoders.spec import Decoder, Norm, Rope
+from pcp.frontends.decoders.stored import Quantized
 
 Value = ir.Value
-Weights = Callable[[str], Value]
-"""A weight by the name that `Decoder.pieces` has for it."""
+Weights = Callable[[str], Any]
+"""A weight by the name that `Decoder.pieces` has for it: of f32, or `Quantized`."""
 
 #: What a masked score becomes: e to its power is zero, and no row is all of it.
 MASKED = float(np.finfo(np.float32).min)
@@ -47,8 +50,11 @@ def product(
     With `flat` it is a product of matrices, of which IREE makes its best code.
     """
     w = weights(f"{name}.weight")
+    if isinstance(w, Quantized):
+        return _plus_bias(stored.product(x, w, summed), weights, name)
     rank, free = len(hlo.shape_of(x)), len(hlo.shape_of(w)) - summed
     outer = [*hlo.shape_of(x)[: rank - summed], *hlo.shape_of(w)[:free]]
+    w = hlo.convert(w, f32())
     if flat:
         x, w = _matrix(x, rank - summed), _matrix(w, free)
         rank, free, summed = 2, 1, 1
@@ -151,7 +157,11 @@ def embed(tokens: Value, weights: Weights, spec: Decoder) -> Value:
     rows = hlo.shape_of(tokens)
     windows = Windows((1,), (0,), (), (), (0,), 1)
     indices = hlo.reshape(tokens, [*rows, 1])
-    x = gather(weights("embed.weight"), indices, windows, [1, spec.width])
+    table = weights("embed.weight")
+    if isinstance(table, Quantized):
+        x = stored.rows(table, tokens)
+    else:
+        x = hlo.convert(gather(table, indices, windows, [1, spec.width]), f32())
     if spec.embed_scale != 1:
         x = hlo.multiply(x, hlo.constant_like(x, spec.embed_scale))
     return x

@@ -19,14 +19,16 @@ over a longer one.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context
 from pcp.dialect.roles import NAME, ROLE
 from pcp.errors import UsageError
-from pcp.frontends.decoders import layers
-from pcp.frontends.decoders.spec import Decoder
+from pcp.frontends.decoders import layers, stored
+from pcp.frontends.decoders.spec import Decoder, Piece
+from pcp.frontends.decoders.stored import Quantized
 
 Value = ir.Value
 PHASES = ("prefill", "decode")
@@ -102,12 +104,18 @@ def phases(texts: Sequence[str], contexts: Sequence[int]) -> list[Phase]:
     return list(dict.fromkeys(found))
 
 
-def build(spec: Decoder, wanted: Sequence[Phase], *, flat: bool = True) -> ir.Module:
+def build(
+    spec: Decoder, wanted: Sequence[Phase], *, flat: bool = True, weights: str = "f32"
+) -> ir.Module:
     """A module with a function for each phase; caches have the largest context.
 
-    With `flat` heads are one dimension in products. That is faster, and a mesh that
-    cuts heads unequally, or inside a group, needs them apart.
+    `weights` is what the weights of products are (`stored`). With `flat` heads are one
+    dimension in products. That is faster, and a mesh that cuts heads unequally, or
+    inside a group, needs them apart.
     """
+    if weights not in stored.STORED:
+        known = ", ".join(stored.STORED)
+        raise UsageError(f"weights {weights!r} (known: {known})")
     context = max(phase.context for phase in wanted)
     if context > spec.positions:
         raise UsageError(
@@ -118,22 +126,28 @@ def build(spec: Decoder, wanted: Sequence[Phase], *, flat: bool = True) -> ir.Mo
         with ir.InsertionPoint(module.body):
             for phase in wanted:
                 with ir.Location.name(phase.name):
-                    _Function(spec, phase, context, flat).write()
+                    _Function(spec, phase, context, flat, weights).write()
         return module
 
 
 class _Function:
     """One function while it is written."""
 
-    def __init__(self, spec: Decoder, phase: Phase, context: int, flat: bool) -> None:
+    def __init__(
+        self, spec: Decoder, phase: Phase, context: int, flat: bool, kind: str
+    ) -> None:
         self.spec, self.phase, self.flat = spec, phase, flat
         self.pieces = spec.pieces()
         self.i32 = ir.IntegerType.get_signless(32)
         f32, rows = layers.f32(), phase.rows
-        self.parameters = [
-            Port(piece.name, "frozen", hlo.tensor(piece.shape, f32))
-            for piece in self.pieces.values()
-        ]
+        self.held = {
+            key: [
+                Port(f"{piece.name}{suffix}", "frozen", type_)
+                for suffix, type_ in _types(kind, key, piece, spec).items()
+            ]
+            for key, piece in self.pieces.items()
+        }
+        self.parameters = [port for ports in self.held.values() for port in ports]
         kept = hlo.tensor((spec.kv_heads, context, spec.head_dim), f32)
         self.caches = [
             Port(name, "state", kept) for name in phase.caches(len(spec.layers))
@@ -174,7 +188,7 @@ class _Function:
 
     def _body(self, arguments: list[Value]) -> list[Value]:
         first, last = len(self.parameters), len(self.parameters) + len(self.caches)
-        held = dict(zip(self.pieces, arguments, strict=False))
+        held = self._held(arguments[:first])
         names = [p.name for p in self.caches]
         self.cache = dict(zip(names, arguments[first:last], strict=True))
         data = {p.name: v for p, v in zip(self.data, arguments[last:], strict=True)}
@@ -189,6 +203,16 @@ class _Function:
         if self.phase.kind == "prefill":
             logits = hlo.reshape(logits, [self.spec.vocabulary])
         return [logits, *(self.cache[name] for name in names)]
+
+    def _held(self, arguments: Sequence[Value]) -> dict[str, Any]:
+        """The weights by key, as `layers` takes them."""
+        found, rest = dict[str, Any](), iter(arguments)
+        for key, ports in self.held.items():
+            found[key] = next(rest)
+            if len(ports) == 2:
+                shape = self.pieces[key].shape
+                found[key] = Quantized(found[key], next(rest), shape)
+        return found
 
     # --- positions ---
 
@@ -308,6 +332,17 @@ class _Function:
         x = layers.norm(x, weights, "norm", self.spec.norm)
         name = "embed" if self.spec.tied else "head"
         return layers.capped(layers.product(x, weights, name), self.spec.logit_cap)
+
+
+def _types(kind: str, key: str, piece: Piece, spec: Decoder) -> dict[str, ir.Type]:
+    """What holds a tensor; all but the weights of products are f32."""
+    what, part = key.split(".")[-2:]
+    summed = 1 if what in ("embed", "head") else 0
+    if what in spec.products():
+        summed = len(spec.products()[what][1])
+    if part != "weight" or not summed:
+        kind = "f32"
+    return stored.types(kind, piece.shape, summed or 1)
 
 
 def _row(x: Value, row: int) -> Value:

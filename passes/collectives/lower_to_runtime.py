@@ -290,13 +290,14 @@ def _point(op: ir.Operation) -> Facts:
 
 
 def _rank(op: ir.Operation, key: str, imports: Imports) -> int:
-    """The peer's rank: as it stands, or the device's place in the only mesh."""
+    """The peer's rank: as it stands, or the place of the device in its mesh."""
     if isinstance(op.attributes[key], ir.IntegerAttr):
         return integer(op, key)
     device = symbol(op, key)
     meshes = [m for m in imports.module.body if m.operation.name == "pcp.mesh"]
     places = [symbols(mesh, "devices") for mesh in meshes]
-    if len(places) != 1 or device not in places[0]:
+    places = [listed for listed in places if device in listed]
+    if len(places) != 1:
         refuse(
             op,
             f"the rank of @{device} is not known: no single mesh lists it; "

@@ -1,4 +1,4 @@
-"""What pcp knows about processors: how wide their vector registers are."""
+"""What pcp knows about processors: vector registers, and instruction sets."""
 
 import platform
 from functools import cache
@@ -21,6 +21,9 @@ _BITS: dict[str, int] = {
         256,
     ),
 }
+
+#: Of those with 512 bits, the ones without the dot products of AVX512-VNNI.
+_NO_VNNI = ("x86-64-v4", "skx", "skylake-avx512", "cannonlake")
 
 _BASELINE = 128
 """SSE2, and NEON: what the families have without extensions."""
@@ -53,6 +56,45 @@ def vector_bits(cpu: str) -> int:
     if cpu == "host":
         return _host_bits(platform.machine().lower(), Path("/proc/cpuinfo"))
     return _BASELINE if cpu == "generic" else _BITS.get(cpu, 0)
+
+
+def instruction_set(cpu: str) -> str:
+    """The set of `kernels/objects.py` that a processor has; "" where it has none.
+
+    As `vector_bits`, by the processor's name: `host`, `generic`, or one of LLVM's.
+    """
+    machine = platform.machine().lower()
+    if cpu == "host" and machine in _X86:
+        return _host_set(Path("/proc/cpuinfo"))
+    if cpu in ("host", "generic"):
+        if machine in _X86:
+            return "x86-64"
+        return "aarch64" if machine in ("aarch64", "arm64") else ""
+    wide = "x86-64-v4" if cpu in _NO_VNNI else "x86-64-v4-vnni"
+    return {512: wide, 256: "x86-64-v3"}.get(_BITS.get(cpu, 0), "")
+
+
+#: What a set has besides the one before it, as Linux lists it.
+_FLAGS: dict[str, str] = {
+    "x86-64-v3": "ssse3 sse4_1 sse4_2 popcnt avx avx2 bmi1 bmi2 f16c fma movbe abm",
+    "x86-64-v4": "avx512f avx512bw avx512cd avx512dq avx512vl",
+    "x86-64-v4-vnni": "avx512_vnni",
+}
+
+
+def _host_set(cpuinfo: Path) -> str:
+    found, flags = "x86-64", _flags(cpuinfo)
+    for name, needed in _FLAGS.items():
+        if not flags.issuperset(needed.split()):
+            break
+        found = name
+    return found
+
+
+@cache
+def host_flags() -> str:
+    """What this machine's processor says of itself; "" where nothing is said."""
+    return " ".join(sorted(_flags(Path("/proc/cpuinfo"))))
 
 
 @cache

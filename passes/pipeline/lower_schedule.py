@@ -16,6 +16,7 @@ from pcp.passes.core.functions import (
     result_attributes,
     set_argument_attributes,
     set_result_attributes,
+    symbol_name,
 )
 from pcp.passes.core.marks import SETTLED
 from pcp.passes.core.rewriting import HOLD, attributes, functions, refuse
@@ -30,7 +31,7 @@ from pcp.passes.pipeline.wiring import (
     result_devices,
     schedules,
 )
-from pcp.passes.sharding.mesh import only_mesh
+from pcp.passes.sharding.mesh import Mesh, only_mesh
 from pcp.passes.sharding.partition import home_of
 
 Value = ir.Value
@@ -90,7 +91,7 @@ class LowerSchedule(Pass):
                 declare(block, known)
             for function in (*whole, *known.values()):
                 function.erase()
-            _name_devices(module, mesh.devices)
+            _name_devices(module, mesh)
 
 
 def _refuse_several(own: "Sequence[_Plan]", device: str) -> None:
@@ -103,12 +104,13 @@ def _refuse_several(own: "Sequence[_Plan]", device: str) -> None:
         )
 
 
-def _name_devices(module: ir.Module, devices: Sequence[str]) -> None:
+def _name_devices(module: ir.Module, mesh: Mesh) -> None:
     """The mesh lists its devices, which sends and receives name."""
-    listed = ir.ArrayAttr.get([ir.FlatSymbolRefAttr.get(d) for d in devices])
+    listed = ir.ArrayAttr.get([ir.FlatSymbolRefAttr.get(d) for d in mesh.devices])
     for view in module.body.operations:
-        if view.operation.name == "pcp.mesh":
-            view.operation.attributes["devices"] = listed
+        op = view.operation
+        if op.name == "pcp.mesh" and symbol_name(op) == mesh.name:
+            op.attributes["devices"] = listed
 
 
 @dataclass

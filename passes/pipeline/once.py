@@ -58,15 +58,17 @@ def _home(
     """Where a tensor belongs: a parameter wherever it is read, what goes with it
     (its gradient, its state `m.w`) on the lowest of these stages."""
     name, role = string(said, NAME) or "", string(said, ROLE)
-    if role == "state":
+    if role in STATES:
         name = name.partition(".")[2]
     found = homes.get(name, list(everywhere)) if role in BELONGS else list(everywhere)
-    if role in ("grad", "state") and name in homes:
+    if role in ("grad", *STATES) and name in homes:
         return [min(found)]
     return list(found)
 
 
-BELONGS = ("param", "grad", "state", "anchor")
+STATES = ("state", "outer", "private")
+"""Roles of what is called after its parameter: `m.w` of `w`."""
+BELONGS = ("param", "grad", "anchor", *STATES)
 
 
 #: What the devices of each stage that reads it exchange among themselves.

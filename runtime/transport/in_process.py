@@ -134,5 +134,10 @@ def pair(
     """Two connected ends; `labels[i]` names the peer of end i."""
     first = InProcessLink(loops[0], sinks[0], labels[0], epoch)
     second = InProcessLink(loops[1], sinks[1], labels[1], epoch)
-    first._peer, second._peer = second, first
+    join(first, second)
     return first, second
+
+
+def join(first: InProcessLink, second: InProcessLink) -> None:
+    """Connect two ends; what they sent before is lost."""
+    first._peer, second._peer = second, first

@@ -1,6 +1,8 @@
 """`pcp-compile --memory`: a step is brought below what a device has, or refused."""
 
 import re
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.models.expanded_training import in_parallel
 from helpers.oracles.device_peak import inputs_of, measured
 
 import pcp
 from pcp.bundle import Bundle
-from pcp.compiler import driver, memory
+from pcp.compiler import bundling, driver, memory
 from pcp.compiler.options import CompileOptions, parse_bytes
 from pcp.dialect.bindings import ir
 from pcp.errors import ConfigError, DoesNotFit
@@ -158,10 +161,58 @@ def test_the_least_possible_is_said_and_suffices() -> None:
         lowered(f"{least - 1}B")
 
 
-def test_over_a_mesh_it_is_refused() -> None:
-    """The collectives at the end of @grad hide from pcp-remat where its halves meet."""
-    options = CompileOptions(mode="grad", memory="1GiB", mesh="dp=2")
-    with pytest.raises(ConfigError, match="--memory is for one device"):
+def member_of_two(limit: str | None) -> Bundle:
+    """The gradient of a batch, of which each of two members has half."""
+    lines: list[str] = []
+    options = {"mode": "grad", "mesh": "dp=2", "report": lines.append}
+    bundle = pcp.compile(model(loop=False), "cpu", **options, memory=limit)
+    if limit is not None:
+        assert any("of the forward half run again" in line for line in lines), lines
+    return bundle
+
+
+def test_over_a_mesh_each_member_holds_less_and_gets_the_same() -> None:
+    """The loss is exchanged together with the gradients, behind the backward half."""
+    plain, small = member_of_two(None), member_of_two("500KiB")
+    whole = inputs_of(plain, "grad")
+    *weights, x = whole
+
+    def work(program: Program, rank: int) -> list[np.ndarray]:
+        return [np.array(r) for r in program["grad"](*weights, np.split(x, 2)[rank])]
+
+    found, expected = (in_parallel(bundle, 2, work) for bundle in (small, plain))
+    for ours, wanted in zip(chain(*found), chain(*expected), strict=True):
+        np.testing.assert_array_equal(ours, wanted)
+    names = [t.name.removeprefix("p.") for t in plain.manifest.parameters]
+    grads = jax.grad(unrolled)(dict(zip(names, weights, strict=True)), x)
+    for name, ours in zip(names, found[0][1:], strict=True):
+        np.testing.assert_allclose(ours, grads[name], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("bucket_bytes", [0, 1 << 24])
+def test_wherever_the_exchanges_are(bucket_bytes: int) -> None:
+    """One for each gradient, or one for all of them and the loss."""
+    lines: list[str] = []
+    roomy = CompileOptions(
+        mode="grad",
+        mesh="dp=2",
+        bucket_bytes=bucket_bytes,
+        memory="1GiB",
+        report=lines.append,
+    )
+    program = driver.lower(model(loop=False), roomy)
+    alone = bundling.standalone(program.module, "mesh_0")
+    bundling.lower_device(alone, "grad", roomy)
+    (before,) = (int(n) for n in re.findall(r"holds (\d+) bytes as", "".join(lines)))
+    alone = bundling.standalone(program.module, "mesh_0")
+    with pytest.raises(DoesNotFit, match=r"@grad holds at least") as caught:
+        bundling.lower_device(alone, "grad", replace(roomy, memory="200KiB"))
+    assert caught.value.least < 0.7 * before
+
+
+def test_stages_have_no_gradient_of_their_own_to_cut() -> None:
+    options = CompileOptions(mode="train", memory="1GiB", mesh="pp=2")
+    with pytest.raises(ConfigError, match="--memory is of a gradient that one"):
         driver.lower(model(loop=False), options)
 
 
@@ -186,7 +237,19 @@ def test_units() -> None:
     assert [parse_bytes(t) for t in ("3B", "1KiB", "1.5GiB")] == [3, 1024, 3 << 29]
 
 
-def test_accumulation_is_not_counted() -> None:
-    options = CompileOptions(mode="train", memory="1GiB", batch=8)
-    with pytest.raises(ConfigError, match="--memory is of a step that takes its batch"):
-        driver.lower(model(loop=False), options)
+def test_pieces_of_a_batch_hold_what_one_does(tmp_path: Path) -> None:
+    """And their sums; as predicted, and by IREE."""
+    losses, peaks = [], []
+    for limit in (None, "1800KiB"):
+        lines: list[str] = []
+        options: dict[str, Any] = {"optimizer": "sgd", "algorithm": "none"}
+        options |= {"memory": limit, "batch": 2 * ROWS, "report": lines.append}
+        bundle = pcp.compile(model(loop=False), "cpu", mode="train", **options)
+        bundle.write(tmp_path / "m.pcp")
+        peaks.append(measured(tmp_path / "m.pcp", "grad"))
+        losses.append(gradients(tmp_path / "m.pcp"))
+    (said,) = (line for line in lines if line.startswith("--memory"))
+    assert "of the forward half run again" in said
+    assert peaks[1] < min(peaks[0], NEAR * (1800 << 10))
+    for ours, wanted in zip(*losses, strict=True):
+        np.testing.assert_array_equal(ours, wanted)

@@ -1,7 +1,11 @@
 """torch.distributed on pcp against Gloo: collectives, DDP, subgroups, DTensor."""
 
 import pytest
+import torch.distributed as dist
 from helpers.servers.processes import Processes, free_port
+
+from pcp.engines.torch_ops import word_of
+from pcp.errors import UsageError
 
 SECONDS = 150
 
@@ -51,3 +55,11 @@ def test_what_scripts_for_gloo_do_beside_collectives(tmp_path):
             said = {line for line in rank.lines if line.startswith("ok ")}
             wanted = "fsdp layouts resized apart groups order checkpoint end".split()
             assert said == {f"ok {name}" for name in wanted}
+
+
+def test_a_reduction_that_is_not_there_is_named():
+    op = dist._make_nccl_premul_sum(2.0)
+    with pytest.raises(UsageError, match=r"PREMUL_SUM.*sum, mean.*Multiply the tensor"):
+        word_of(op)
+    with pytest.raises(UsageError, match="no BAND here"):
+        word_of(dist.ReduceOp.BAND)

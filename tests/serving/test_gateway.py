@@ -189,6 +189,7 @@ def test_tokens_and_back(server, tokenizer) -> None:
 
 
 def test_what_operators_ask(server) -> None:
+    server.post(TEXT, {"prompt": "x", "max_tokens": 2, "ignore_eos": True})
     assert server.client().get("/health") == {"status": "ok"}
     assert server.client().get("/ready") == {"status": "ready"}
     assert server.client().get("/v1/models")["data"][0]["id"] == "test-model"
@@ -199,6 +200,7 @@ def test_what_operators_ask(server) -> None:
     text = server.ask("GET", "/metrics").body.decode()
     assert "pcp_serve_generated_tokens_total" in text
     assert 'pcp_serve_requests_total{outcome="length"}' in text
+    assert "pcp_serve_ready 1.0" in text  # set when it is asked for
 
 
 # What is refused, and the service lives on.

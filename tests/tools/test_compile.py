@@ -121,7 +121,7 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     "unknown target": (
         ["train.mlir", "--target", "sm_99"],
         1,
-        "known: cpu, cpu:host, sm_70",
+        "known: cpu, cpu:host, aarch64",
     ),
     "unknown processor": (
         ["forward.mlir", "--target", "cpu:pentium99"],

@@ -31,6 +31,17 @@ class Rows:
 """
 
 
+LATER = f"""
+import numpy as np
+class Rows:
+    digest = "x"
+    def __len__(self): return 40
+    def sample(self, i):
+        ids = np.full({BLOCK}, 99 if i == 30 else 1)
+        return {{"ids": ids, "targets": ids * 0}}
+"""
+
+
 def arrays(**given):
     """Writes these as a `.npz`."""
 
@@ -115,6 +126,17 @@ def test_what_is_wrong_with_the_data_is_one_line(case, tmp_path, monkeypatch, ca
     error = capsys.readouterr().err
     assert error.count("\n") == 1, error
     assert re.search(said, error), error
+
+
+def test_an_id_too_large_in_a_sample_that_is_read_later(tmp_path, monkeypatch, capsys):
+    """Nothing says beforehand what a user's own code will give."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.mlir").write_text(NAMED)
+    (tmp_path / "own.py").write_text(LATER)
+    (tmp_path / "x.json").write_text(json.dumps(KEYS | {"data_path": "own.py:Rows"}))
+    assert main(["train", "x.json", "--workers", "1"]) == 1
+    said = "own.py:Rows has the id 99 in ids of sample 30, and the table that the "
+    assert said + "program's ids looks up has 64 rows" in capsys.readouterr().out
 
 
 def test_all_weights_that_are_missing_are_listed() -> None:

@@ -370,6 +370,44 @@ def test_other_data_on_a_worker_is_refused(tmp_path):
     assert good.finish(10)
 
 
+def test_other_data_is_told_before_anything_is_compiled(tmp_path):
+    exp, made = experiment(tmp_path, outer_loop_steps=3), []
+
+    def compile_for(target):
+        made.append(target)
+        return bundle()
+
+    opens = partial(Corpus, exp, BigramTrainer.inputs)
+    shepherd, watcher, thread = start_shepherd(
+        exp, compile_for=compile_for, workers=1, inspect=opens
+    )
+    other = tmp_path / "other"
+    for content, error, said in (
+        (TEXT + b"x", StateMismatch, f"{other} on this machine is not the data"),
+        (b"", ConfigError, f"data_path: {other} is empty"),
+    ):
+        other.write_bytes(content)
+        worker = start_worker(shepherd.port, "w", data_path=str(other))
+        with pytest.raises(error, match=said):
+            worker.finish()
+        lines = partial("\n".join, watcher.lines)
+        eventually(lambda lines=lines, said=said: f"cannot join: {said}" in lines())
+    assert not made, "a program was compiled for it"
+    good = start_worker(shepherd.port, "good")
+    assert thread.finish().rounds == 3
+    assert good.finish(10)
+    assert made == ["cpu"]
+
+
+def test_a_run_whose_data_cannot_be_read_ends_before_a_worker_comes(tmp_path):
+    exp = experiment(tmp_path)
+    (tmp_path / "text").write_bytes(b"")
+    opens = partial(Corpus, exp, BigramTrainer.inputs)
+    _, _, thread = start_shepherd(exp, workers=1, inspect=opens)
+    with pytest.raises(ConfigError, match="text is empty"):
+        thread.finish()
+
+
 def test_a_run_with_an_older_digest_goes_on(tmp_path, monkeypatch):
     """A ledger from when the digest sampled: the same file is known by that."""
     exp = experiment(tmp_path, outer_loop_steps=2)

@@ -217,7 +217,11 @@ def loops() -> Iterator[Finding]:
         yield Finding(OK, "data loops", "compiled")
     else:
         advice = "install a C compiler, then pcp again: sums over TCP get faster"
-        yield Finding(NOTE, "data loops", "in Python", advice)
+        which = "in Python"
+        if mover.stale:
+            which += ": the compiled ones are of another version"
+            advice = "install pcp again: pip install -e . in a checkout"
+        yield Finding(NOTE, "data loops", which, advice)
 
 
 def drivers(needed: Container[str]) -> Iterator[Finding]:

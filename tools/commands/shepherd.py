@@ -1,6 +1,8 @@
 """`pcp shepherd`: coordinate a run whose workers come from anywhere."""
 
+import hmac
 import os
+import secrets
 import signal
 import sys
 from argparse import SUPPRESS, ArgumentTypeError, Namespace
@@ -17,11 +19,13 @@ from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import MAX_PORT, Parser, port_number, run
 from pcp.tools.support.lines import say
+from pcp.tools.support.model_check import inspector
 from pcp.tools.support.protection import (
     add_insecure_flag,
     add_protection_flags,
     add_sign_flag,
     add_trust_flag,
+    is_loopback,
     protection,
     require_protection,
     signer,
@@ -108,6 +112,7 @@ def _main(argv: Sequence[str]) -> int:
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)
     folder.keep_changes(dict(flags.changes))
     screen = {"plain": flags.no_dashboard, "web": flags.web}
+    screen["token"] = _web_token(protected, flags.insecure)
     with watched(experiment, folder, **screen) as observer:
 
         def make(compile_for: CompileFor, voters: Voters | None = None) -> Shepherd:
@@ -120,6 +125,7 @@ def _main(argv: Sequence[str]) -> int:
                 port=flags.port,
                 workers=flags.workers,
                 protection=protected,
+                inspect=inspector(experiment),
                 signer=signer(flags),
                 trusted=trusted_ids(flags),
                 voters=voters,
@@ -180,6 +186,18 @@ def _voters(flags: Namespace, protected: Protection) -> list[str]:
     return found
 
 
+def _web_token(protected: Protection, insecure: bool) -> str | None:
+    """For the page beyond this machine: none if that was said, or the key's own.
+
+    That of a key is the same after a restart; None: any.
+    """
+    if protected.key is None:
+        return "" if insecure else None
+    key = protected.key
+    raw = key.encode() if isinstance(key, str) else key
+    return hmac.digest(raw, b"pcp web page", "sha256").hex()[:32]
+
+
 def add_web(parser: Parser) -> None:
     """The flag `--web`, of all commands that hold a shepherd."""
     parser.add_argument(
@@ -230,13 +248,14 @@ def watch(
     *,
     plain: bool,
     web: tuple[str, int] | None = None,
+    token: str | None = None,
 ) -> Fanout:
     """Everybody who watches a run: screen, web page, metrics file, W&B, callbacks.
 
     And TensorBoard where tensorboardX is installed.
     """
     past = read(folder.metrics) if folder.metrics.exists() else ([], {})
-    page = _web_page(experiment, past, *web) if web else []
+    page = _web_page(experiment, past, *web, token) if web else []
     rounds = experiment.outer_loop_steps
     observers: list[Observer] = [MetricsFile(folder.metrics, say), *page]
     observers.append(Journal(rounds, folder.log, folder.workers))
@@ -258,9 +277,15 @@ def watch(
     return fanout
 
 
-def _web_page(experiment: Experiment, past, host: str, port: int) -> list[Any]:
+def _web_page(
+    experiment: Experiment, past, host: str, port: int, token: str | None
+) -> list[Any]:
     """The page, and what counts for its /metrics where prometheus-client is there."""
     figures = Prometheus() if find_spec("prometheus_client") else None
+    if is_loopback(host):
+        token = ""
+    elif token is None:
+        token = secrets.token_urlsafe(24)
     page = WebPage(
         host,
         port,
@@ -268,6 +293,7 @@ def _web_page(experiment: Experiment, past, host: str, port: int) -> list[Any]:
         history=past[0],
         validations=past[1],
         metrics=figures.text if figures else None,
+        token=token,
     )
     return [page, figures] if figures else [page]
 

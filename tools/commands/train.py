@@ -1,7 +1,6 @@
 """`pcp train`: a whole run on this machine, from the model to the summary."""
 
 import os
-from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -65,10 +64,7 @@ def parser() -> Parser:
     add("--target", help="what to compile for; default by backend")
     add("--device", help="the runtime's device address for all, e.g. local-sync")
     add("--model", metavar="FILE", help="instead of the experiment's model_path")
-    add("--hf", metavar="DIR", help="in its place: a folder of transformers")
-    add("--task", help="of --hf; default: what the architecture says")
-    add("--batch-size", type=int, metavar="B", help="with --hf: samples; default 8")
-    add("--block-size", type=int, metavar="T", help="with --hf: tokens; default 128")
+    hf_training.add_flags(parser)
     add("--algorithm", metavar="SPEC", help="instead of the experiment's: ddp, ...")
     add("--port", type=port_number, default=0, help="default: any free one")
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
@@ -109,7 +105,7 @@ class Place:
 
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
-    request = _requested(flags)
+    request = hf_training.requested(flags)
     flags.changes = jobs.with_islands(flags)
     experiment = jobs.read_run(flags, flags.hf)
     jobs.check_islands(flags, experiment)
@@ -209,22 +205,6 @@ def _saved(experiment: Experiment, outcome: Outcome, folder: RunFolder) -> str |
         best = best_folder(folder, outcome)
         return None if best is None else str(best)
     return outcome.checkpoint
-
-
-def _requested(flags: Namespace) -> hf_training.Request | None:
-    """What --hf and its companions ask for; `UsageError` where they do not agree."""
-    others = {"--task": flags.task, "--batch-size": flags.batch_size}
-    others["--block-size"] = flags.block_size
-    if flags.hf is None:
-        if given := [name for name, value in others.items() if value is not None]:
-            raise UsageError(f"{given[0]} goes with --hf")
-        return None
-    if flags.model:
-        raise UsageError("give one model: --hf or --model")
-    sizes = [flags.batch_size or 8, flags.block_size or 128]
-    if min(sizes) < 1 or 0 in (flags.batch_size, flags.block_size):
-        raise UsageError("--batch-size, --block-size: at least one")
-    return hf_training.Request(flags.hf, flags.task, *sizes)
 
 
 def _complete(shepherd: Shepherd) -> Outcome | None:

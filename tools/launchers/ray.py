@@ -16,6 +16,7 @@ from pcp.tools.launchers.plan import LaunchPlan
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser
+from pcp.tools.support.model_check import inspector
 from pcp.tools.support.protection import protection, require_protection
 from pcp.tools.support.signals import on_signals
 from pcp.training.shepherd.shepherd import Shepherd
@@ -71,6 +72,7 @@ def _train(ray: Any, plan: LaunchPlan, flags: Namespace) -> int:
             port=flags.port,
             workers=plan.workers,
             protection=protected,
+            inspect=inspector(plan.experiment),
         )
         observer.log(f"run {folder.path}, shepherd on {host}:{shepherd.port}")
         _tell_of_shortage(ray, plan, observer.log)

@@ -10,12 +10,15 @@ from pcp import strict_json
 from pcp.bundle import Bundle
 from pcp.compiler import driver
 from pcp.compiler.options import CompileOptions
+from pcp.errors import UsageError
 from pcp.frontends.decoders import families, program
 from pcp.frontends.decoders.spec import Decoder
+from pcp.frontends.decoders.stored import INTEGERS
 from pcp.frontends.decoders.tensor_parallel import AXIS, layouts, layouts_of_weights
 from pcp.manifest import TensorSpec
 from pcp.mesh import Mesh
-from pcp.serving import shards, weights
+from pcp.serving import shards
+from pcp.serving import weights as weight_files
 
 PHASES = ("prefill:32,128", "decode:1,2,4,8")
 CONTEXT = 1024
@@ -27,6 +30,7 @@ def compile_folder(
     context: int | Sequence[int] = (),
     *,
     ranks: int = 1,
+    weights: str = "f32",
     targets: Sequence[str] = ("cpu",),
     **options: Any,
 ) -> Bundle:
@@ -34,8 +38,9 @@ def compile_folder(
 
     `context` is how many positions a slot has, or several numbers, which give functions
     for each; left out, as many as the model has and at most 1024. The model is spread
-    over `ranks` by tensor parallelism. `options` are fields of `CompileOptions`.
-    Decoding gains from IREE's O3, which is the default here.
+    over `ranks` by tensor parallelism. The weights of products are `weights`: f32,
+    bf16, f16, int8 or int4; those of integers are on one rank. `options` are fields of
+    `CompileOptions`. Decoding gains from IREE's O3, which is the default here.
     """
     spec = families.read(folder)
     contexts = [context] if isinstance(context, int) else list(context)
@@ -43,7 +48,13 @@ def compile_folder(
     wanted = program.phases(phases, contexts)
     options = {"opt_level": "O3", "source": str(folder), **options}
     options |= {"targets": tuple(targets), "mode": "forward", "entry": wanted[0].name}
-    module = program.build(spec, wanted, flat=spec.kv_heads % ranks == 0)
+    if ranks > 1 and weights in INTEGERS:
+        raise UsageError(
+            f"weights {weights} over {ranks} ranks: panels of integers are not cut; "
+            "take bf16 or f16, or one rank"
+        )
+    flat = spec.kv_heads % ranks == 0
+    module = program.build(spec, wanted, flat=flat, weights=weights)
     if ranks == 1:
         return driver.compile(module, CompileOptions(**options))
     cut: dict[str, object] = {}
@@ -79,7 +90,7 @@ def check_weights(folder: str | Path, ranks: int) -> None:
     """
     wanted = parameters(families.read(folder), ranks)
     if ranks == 1:
-        weights.views(weights.mapped(folder), wanted, folder)
+        weight_files.views(weight_files.mapped(folder), wanted, folder)
         return
     part = shards.Part(Mesh("mesh", {AXIS: ranks}), 0)
     shards.check(shards.files(folder, part), wanted, folder, part)

@@ -11,6 +11,7 @@ from pcp.tools.support.cache_folder import cache_folder
 
 Log = Callable[[str], None]
 AXIS = "tp"
+WEIGHTS = ("f32", "bf16", "f16", "int8", "int4")
 
 
 def add_engine_flags(parser: ArgumentParser) -> None:
@@ -22,6 +23,8 @@ def add_engine_flags(parser: ArgumentParser) -> None:
     add("--spares", type=int, default=0, metavar="N", help=help_)
     add("--slots", type=int, default=4, metavar="N", help="requests at once; default 4")
     add("--context", type=int, metavar="N", help="positions of a slot")
+    help_ = "of products: f32, bf16, f16, int8, int4; default f32"
+    add("--weights", choices=WEIGHTS, default="f32", help=help_)
     add("--bundle", type=Path, metavar="FILE", help="the compiled functions, if made")
     help_ = "IREE's, of each rank; default local-task, of several ranks local-sync"
     add("--device", default="", help=help_)
@@ -33,6 +36,8 @@ def engine_maker(flags: Namespace, log: Log) -> Callable[[], Engine]:
     ranks = _ranks(flags)
     if flags.slots < 1:
         raise ConfigError("--slots: there is at least one")
+    if flags.bundle is not None and flags.weights != "f32":
+        raise UsageError("--bundle and --weights: a bundle has its kind of weights")
     if flags.spares < 0 or (flags.spares and ranks == 1 and flags.bundle is None):
         raise UsageError(
             f"--spares {flags.spares}: spares are for ranks that die; give --mesh tp=N"
@@ -65,7 +70,8 @@ def _compiled(flags: Namespace, ranks: int, log: Log) -> Bundle:
     log(f"compiling the model of {flags.folder}")
     context = flags.context if flags.context is not None else ()
     wanted, cache = phases(flags.slots, context), cache_folder(flags.cache)
-    return compile_folder(flags.folder, wanted, context, ranks=ranks, cache=cache)
+    how = {"ranks": ranks, "cache": cache, "weights": flags.weights}
+    return compile_folder(flags.folder, wanted, context, targets=["cpu:host"], **how)
 
 
 def _ranks(flags: Namespace) -> int:

@@ -12,13 +12,14 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import read
 from pcp.errors import UsageError
 from pcp.signing import BUNDLE
+from pcp.tools.support import hf_training
 from pcp.tools.support.protection import signer
 
 SUFFIXES = {"bundle": "pcp", "vmfb": "vmfb", "mlir": "mlir"}
 
 
 def compile_file(flags: Namespace, options: CompileOptions) -> str:
-    """Compile `flags.model` and write what `flags.emit` names; returns what to say."""
+    """Compile the model and write what `flags.emit` names; returns what to say."""
     # Before the slow part:
     targets = [find(name) for name in dict.fromkeys(options.target_names)]
     if flags.emit != "bundle" and len(targets) > 1:
@@ -27,8 +28,8 @@ def compile_file(flags: Namespace, options: CompileOptions) -> str:
     by = signer(flags)
     if by is not None and flags.emit != "bundle":
         raise UsageError(f"--sign signs a bundle, and --emit {flags.emit} writes none")
-    output = Path(flags.output or output_name(flags.model, named, flags.emit))
-    module = read(flags.model)
+    output = Path(flags.output or output_name(options.source, named, flags.emit))
+    module = _module(flags, options)
     if flags.emit == "mlir":
         _write(output, _text(module, options, targets).encode())
         return f"wrote {output}"
@@ -40,6 +41,14 @@ def compile_file(flags: Namespace, options: CompileOptions) -> str:
             bundle = bundle.signed(by.sign(BUNDLE, bundle.digest))
         bundle.write(output)
     return _summary(bundle, output)
+
+
+def _module(flags: Namespace, options: CompileOptions) -> ir.Module:
+    """The model's file, or what is traced of a folder of transformers."""
+    if (request := hf_training.requested(flags)) is None:
+        return read(flags.model)
+    training = options.mode in (None, "train")
+    return hf_training.exported(request, training=training, seed=None).module
 
 
 def _text(module: ir.Module, options: CompileOptions, targets: Sequence[Target]) -> str:

@@ -8,18 +8,23 @@ task. In training mode, so dropout draws as the configuration says.
 import hashlib
 import os
 import shutil
+from argparse import Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pcp import strict_json
-from pcp.errors import ConfigError
+from pcp.errors import ConfigError, UsageError
 from pcp.tools.support import hf_folder
+from pcp.tools.support.command import Parser
 from pcp.training.config.experiment import Experiment
 from pcp.training.data.formats.table import format_of
 from pcp.training.storage import adapter_files, checkpoint, safetensors_io
 from pcp.training.storage.state_names import averaged
 from pcp.version import VERSION
+
+if TYPE_CHECKING:
+    from pcp.frontends.huggingface.exported import Exported
 
 MODEL, WEIGHTS = "model.mlir", "weights.safetensors"
 TOKENIZER = "tokenizer.json"
@@ -42,6 +47,31 @@ class Request:
     task: str | None
     batch_size: int
     block_size: int
+
+
+def add_flags(parser: Parser) -> None:
+    """The flag --hf and its companions, of commands that take such a folder."""
+    add = parser.add_argument
+    add("--hf", metavar="DIR", help="in its place: a folder of transformers")
+    add("--task", help="of --hf; default: what the architecture says")
+    add("--batch-size", type=int, metavar="B", help="with --hf: samples; default 8")
+    add("--block-size", type=int, metavar="T", help="with --hf: tokens; default 128")
+
+
+def requested(flags: Namespace) -> Request | None:
+    """What --hf and its companions ask for; `UsageError` where they do not agree."""
+    others = {"--task": flags.task, "--batch-size": flags.batch_size}
+    others["--block-size"] = flags.block_size
+    if flags.hf is None:
+        if given := [name for name, value in others.items() if value is not None]:
+            raise UsageError(f"{given[0]} goes with --hf")
+        return None
+    if flags.model:
+        raise UsageError("give one model: --hf or --model")
+    sizes = [flags.batch_size or 8, flags.block_size or 128]
+    if min(sizes) < 1 or 0 in (flags.batch_size, flags.block_size):
+        raise UsageError("--batch-size, --block-size: at least one")
+    return Request(flags.hf, flags.task, *sizes)
 
 
 def tokenized(experiment: Experiment, folder: str) -> Experiment:
@@ -119,12 +149,9 @@ def _made(experiment: Experiment, request: Request) -> Path:
     out = Path(experiment.checkpoint_dir) / "models" / name
     if out.exists():
         return out
-    from pcp.frontends.huggingface.exported import export
-    from pcp.frontends.huggingface.tasks import Size
     from pcp.frontends.signature import require_scalar_loss
 
-    size = Size(request.batch_size, request.block_size)
-    made = export(source, request.task, size, training=True, seed=experiment.seed)
+    made = exported(request, training=True, seed=experiment.seed)
     require_scalar_loss(made.module)
     hidden = out.with_name(f".{name}.{os.getpid()}")
     try:
@@ -137,6 +164,15 @@ def _made(experiment: Experiment, request: Request) -> Path:
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
     return out
+
+
+def exported(request: Request, *, training: bool, seed: int | None) -> "Exported":
+    """The traced model; in training mode dropout draws as its configuration says."""
+    from pcp.frontends.huggingface.exported import export
+    from pcp.frontends.huggingface.tasks import Size
+
+    size = Size(request.batch_size, request.block_size)
+    return export(request.folder, request.task, size, training=training, seed=seed)
 
 
 def _key(source: Path, request: Request, seed: int) -> str:

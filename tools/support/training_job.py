@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 from pcp import strict_json
 from pcp.errors import ConfigError, UsageError
@@ -23,13 +22,11 @@ from pcp.runtime.program import host_processor
 from pcp.tools.support import hf_training
 from pcp.tools.support.command import Parser
 from pcp.tools.support.lines import say
-from pcp.tools.support.model_check import check_model
+from pcp.tools.support.model_check import inspected, read_model
 from pcp.training.config import experiment as experiments
 from pcp.training.config.experiment import Experiment
-from pcp.training.data.corpus import Corpus
 from pcp.training.data.formats.table import check_readable
 from pcp.training.observe.metrics import Observer
-from pcp.training.storage import first_values
 from pcp.training.storage.run_folder import RunFolder
 
 
@@ -253,7 +250,6 @@ def compiler_for(
     def compile_for(target: str) -> bytes:
         from pcp.compiler import driver
         from pcp.compiler.options import CompileOptions
-        from pcp.dialect.context import read
         from pcp.tools.support.cache_folder import cache_folder
 
         began = time.monotonic()
@@ -275,33 +271,14 @@ def compiler_for(
             cache=cache_folder(),
             source=path,
         )
-        check_model(path)
-        model = read(path)
-        _check_model(experiment, model)
+        model = read_model(path)
+        inspected(experiment, model)
         content = driver.compile(model, options).to_bytes()
         seconds = time.monotonic() - began
         report(f"compiled {Path(path).name} for {target} in {seconds:.1f} s")
         return content
 
     return compile_for
-
-
-def _check_model(experiment: Experiment, model: Any) -> None:
-    """Refuse weights and data that the model cannot take, before it is compiled."""
-    from pcp.compiler import signature
-    from pcp.compiler.options import CompileOptions
-
-    entry = CompileOptions.entry
-    loss, *_ = (*signature.functions(model, entry, "train")[entry].results, None)
-    if loss is None or loss.shape:
-        return  # no model to train: the compiler says so
-    parameters = signature.parameters(model, entry)
-    # What is trained of a model with adapters, or in part, the compiler says.
-    if experiment.initial_weights and not (experiment.lora or experiment.freeze):
-        first_values.check_shapes(experiment.initial_weights, parameters)
-    corpus = Corpus(experiment, signature.data_inputs(model, entry))
-    corpus.check_vocabulary([p.shape for p in parameters])
-    corpus.check_rows(signature.table_rows(model, entry))
 
 
 def _from_bundle(path: str, target: str) -> bytes:

@@ -51,6 +51,7 @@ from pcp.training.coordinator.asynchronous_rounds import AsynchronousRounds
 from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.coordinator.effects import (
+    Close,
     Compile,
     Effect,
     Fail,
@@ -212,6 +213,9 @@ class TrainingRun:
             state.do(Send(connection, Status(values=self.status())))
         elif member is not None and RoundLoop.serves(message):
             self._heard(member, message)
+        elif isinstance(message, Failed):
+            state.log(f"a worker cannot join: {message.reason}")
+            state.do(Close(connection))
         elif not isinstance(message, Heartbeat):
             reason = f"{message.kind!r} is not expected from this peer"
             state.do(Refuse(connection, reason))

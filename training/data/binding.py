@@ -26,6 +26,7 @@ class Binding:
     def __init__(self, dataset: Dataset, source: Source) -> None:
         """`ConfigError` where the first sample cannot be what the program takes."""
         self._dataset, self._source = dataset, source
+        self._rows: dict[str, int] = {}
         self._options: DataOptions = source.experiment.data_options
         first = self._sample(0)
         self.columns = _columns(source, first, getattr(dataset, "by_position", ()))
@@ -36,7 +37,17 @@ class Binding:
         """These samples, one behind the other, by the program's names."""
         rows = [self._fit(self._sample(int(i)), int(i)) for i in indices]
         names = [t.name for t in self._source.inputs]
-        return {name: np.stack([row[name] for row in rows]) for name in names}
+        batch = {name: np.stack([row[name] for row in rows]) for name in names}
+        for name, count in self._rows.items():
+            if (found := int(batch[name].max(initial=0))) >= count:
+                at = int(batch[name].reshape(len(rows), -1).max(1).argmax())
+                where = f"in {self.columns[name]} of sample {indices[at]}"
+                raise beyond(self._source, found, where, name, count)
+        return batch
+
+    def limit(self, rows: Mapping[str, int]) -> None:
+        """No id that is read may be as large as this, by the program's names."""
+        self._rows = dict(rows)
 
     def _sample(self, index: int) -> Sample:
         """One sample; whatever the dataset raises is said with its number."""
@@ -46,8 +57,8 @@ class Binding:
             raise
         except Exception as error:  # a user's own code may raise anything
             raise self._source.refuse(
-                f"sample {index} raises {type(error).__name__}: {error} "
-                f"({_place(error)})"
+                f"sample {index} raises {type(error).__name__}: "
+                f"{' '.join(str(error).split())} ({_place(error)})"
             ) from error
 
     def _fit(self, sample: Sample, index: int) -> dict[str, np.ndarray]:
@@ -82,6 +93,14 @@ class Binding:
             f"{where} has the shape {list(array.shape)}, and the program's "
             f"{spec.name} takes {list(wanted)} of each sample"
         )
+
+
+def beyond(source: Source, found: int, where: str, name: str, rows: int) -> ConfigError:
+    """An id that no table of the program has a row for."""
+    return source.refuse(
+        f"has the id {found} {where}, and the table that the program's {name} looks up "
+        f"has {rows} rows"
+    )
 
 
 def _columns(

@@ -8,7 +8,7 @@ import numpy as np
 from pcp.manifest import TensorSpec
 from pcp.training.config.experiment import Experiment
 from pcp.training.data import digest
-from pcp.training.data.binding import Binding
+from pcp.training.data.binding import Binding, beyond
 from pcp.training.data.dataset import Batch, Dataset, Source, batch_of
 from pcp.training.data.digest import Parts
 from pcp.training.data.formats.table import open_dataset
@@ -87,20 +87,23 @@ class Corpus:
         kind = tokens.tokenizer["kind"]
         check_vocabulary(tokens.vocabulary, kind, shapes, declared)
 
+    def limit_rows(self, rows: Mapping[str, int]) -> None:
+        """Refuse any sample with an id beyond such a table, when it is read."""
+        self._binding.limit(rows)
+
     def check_rows(self, rows: Mapping[str, int]) -> None:
         """Refuse ids beyond the tables that the program's inputs index.
 
-        `rows` are those of the smallest table, by input.
+        `rows` are those of the smallest table, by input. Formats that know their
+        largest number are judged now, and every sample when it is read.
         """
+        self.limit_rows(rows)
         largest = getattr(self.dataset, "largest", lambda column: None)
         for name, count in rows.items():
             column = self._binding.columns[name]
             found = largest(column)
             if found is not None and found >= count:
-                raise self.source.refuse(
-                    f"has the id {found} in {column}, and the table that the program's "
-                    f"{name} looks up has {count} rows"
-                )
+                raise beyond(self.source, found, f"in {column}", name, count)
 
     @property
     def parts(self) -> Parts:

@@ -14,9 +14,12 @@
 
 They only show; orders go through `pcp control`. By default they listen on this
 machine alone, and then answer only to a `Host` of this machine, so that no page
-from elsewhere can read it through the reader's browser.
+from elsewhere can read it through the reader's browser. Beyond this machine a `token`
+is asked for: in the address that is printed, which a browser then keeps as a cookie, or
+as `Authorization: Bearer TOKEN`. It is not encrypted on its way.
 """
 
+import hmac
 import ipaddress
 import socket
 import threading
@@ -24,6 +27,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -38,6 +42,7 @@ from pcp.training.storage.round_record import Round
 
 _EVENTS = 400
 _RECORDS = 20_000
+_COOKIE = "pcp-token"
 _SECONDS = 10.0  # a request that takes longer to arrive is dropped
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
 _POLICY += "connect-src 'self'; frame-ancestors 'none'"
@@ -73,6 +78,7 @@ class WebPage(Quiet):
         history: Sequence[Round] = (),
         validations: Mapping[int, float] | None = None,
         metrics: Callable[[], tuple[bytes, str]] | None = None,
+        token: str = "",
     ) -> None:
         self._lock = threading.Lock()
         self._rounds, self.metrics = rounds, metrics
@@ -82,7 +88,7 @@ class WebPage(Quiet):
         self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
         self._status: Mapping[str, Any] = {}
         self._born = time.time()
-        self._server = WebServer(host, port, self)
+        self._server = WebServer(host, port, self, token)
         self.host, self.port, self.url = host, self._server.port, self._server.url
 
     def log(self, text: str) -> None:
@@ -190,8 +196,10 @@ def summary(run: PastRun) -> dict[str, Any]:
 class WebServer:
     """Answers for a `Served` from threads of its own, until `close`."""
 
-    def __init__(self, host: str, port: int, served: Served) -> None:
+    def __init__(self, host: str, port: int, served: Served, token: str = "") -> None:
+        """Whoever asks must have the `token`; "": nobody needs one."""
         self._server = _listen(host, port, served)
+        self._server.token = token
         self.host, self.port = host, int(self._server.server_address[1])
         threading.Thread(
             target=self._server.serve_forever, args=(0.1,), daemon=True, name="web"
@@ -201,7 +209,8 @@ class WebServer:
     def url(self) -> str:
         """Where it is."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/"
+        token = f"?token={self._server.token}" if self._server.token else ""
+        return f"http://{host}:{self.port}/{token}"
 
     def close(self) -> None:
         """Stop listening."""
@@ -217,15 +226,20 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _SECONDS
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "pcp", ""
+    _keep = ""
 
     def do_GET(self) -> None:
         """Answer a request."""
         server = cast(_Server, self.server)
         url = urlsplit(self.path)
-        if host_allowed(server.bound, self.headers.get("Host", "")):
-            self._send(*self._reply(server.served, url.path, parse_qs(url.query)))
-        else:
+        query = parse_qs(url.query)
+        if not host_allowed(server.bound, self.headers.get("Host", "")):
             self._send(403, TEXT, b"ask for this page by its address\n")
+        elif not has_token(server.token, self.headers, query):
+            self._send(401, TEXT, b"the address with its token is in the run's log\n")
+        else:
+            self._keep = server.token if "token" in query else ""
+            self._send(*self._reply(server.served, url.path, query))
 
     def _reply(self, served: Served, path: str, query: Query) -> Reply:
         try:
@@ -242,6 +256,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Content-Security-Policy", _POLICY)
         self.send_header("Cache-Control", "no-store")
+        self.send_header("Referrer-Policy", "no-referrer")
+        if self._keep:
+            kept = f"{_COOKIE}={self._keep}; HttpOnly; SameSite=Strict; Path=/"
+            self.send_header("Set-Cookie", kept)
         self.end_headers()
         self.wfile.write(content)
 
@@ -250,6 +268,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     served: Served
     bound: str
+    token = ""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that went away in mid-answer is no event either."""
@@ -278,6 +297,18 @@ def host_allowed(bound: str, asked: str) -> bool:
         return True
     name = urlsplit(f"//{asked}").hostname or ""
     return name == "localhost" or is_loopback(name)
+
+
+def has_token(token: str, headers: Message, query: Query) -> bool:
+    """Whether a request shows the token, in its address, a cookie or a header."""
+    if not token:
+        return True
+    kind, _, bearer = str(headers.get("Authorization", "")).partition(" ")
+    shown = [*query.get("token", ()), bearer if kind == "Bearer" else ""]
+    for cookie in str(headers.get("Cookie", "")).split(";"):
+        name, _, value = cookie.strip().partition("=")
+        shown.append(value if name == _COOKIE else "")
+    return any(hmac.compare_digest(one.encode(), token.encode()) for one in shown)
 
 
 def is_loopback(host: str) -> bool:

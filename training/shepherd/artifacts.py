@@ -17,7 +17,7 @@ from pcp.errors import BundleError, ConfigError, PcpError, StateMismatch
 from pcp.manifest import Manifest
 from pcp.runtime.transport.signatures import Signer
 from pcp.signing import BUNDLE
-from pcp.training.config.experiment import Experiment
+from pcp.training.config.experiment import SECRETS, Experiment
 from pcp.training.coordinator.events import Program
 from pcp.training.data.corpus import Corpus
 from pcp.training.storage import first_values, safetensors_io
@@ -25,6 +25,7 @@ from pcp.training.storage.island_parts import IslandParts
 from pcp.training.storage.state_names import as_masters, as_taken, like, unlike
 from pcp.training.trainer.bundle_checks import check_bundle, data_inputs, model_shapes
 from pcp.training.trainer.step_loop import MODEL_STATE, brought
+from pcp.training.wire.messages import DataInput, Expects
 
 CompileFor = Callable[[str], bytes]
 _OWN = "cpu"
@@ -139,18 +140,35 @@ class Artifacts:
 
     def program(self, target: str) -> Program:
         """The facts of the bundle for `target`, and of the data, that a run needs."""
-        artifact, corpus, recorded = self.get(target), self.corpus, self._recorded
-        same = recorded is not None and corpus.is_of(recorded)
+        artifact, corpus = self.get(target), self.corpus
         return Program(
             digest=artifact.digest,
             size=len(artifact.content),
             manifest=self.manifest,
             parameters=self.parameters,
-            data=recorded if recorded and same else corpus.digest,
+            data=self._recorded_or_new(corpus),
             data_parts=corpus.parts,
             samples=corpus.samples,
             batch=corpus.batch,
         )
+
+    def expects(self, corpus: Corpus) -> Expects:
+        """What is said of the data before there is a program."""
+        inputs = [
+            DataInput(name=t.name, shape=list(t.shape), dtype=t.dtype)
+            for t in corpus.source.inputs
+        ]
+        return Expects(
+            experiment=self._experiment.model_dump(exclude=SECRETS),
+            inputs=inputs,
+            data=self._recorded_or_new(corpus),
+            data_parts=corpus.parts,
+        )
+
+    def _recorded_or_new(self, corpus: Corpus) -> str:
+        """The ledger's digest of the data, if they are those: an older pcp's differ."""
+        recorded = self._recorded
+        return recorded if recorded and corpus.is_of(recorded) else corpus.digest
 
     def _make(self, target: str) -> Artifact:
         with self._compiling:  # whoever asks for how many targets, one at a time
@@ -177,6 +195,8 @@ class Artifacts:
     def _open(self, manifest: Manifest) -> Corpus:
         corpus = Corpus(self._experiment, data_inputs(manifest))
         corpus.check_vocabulary(model_shapes(manifest))
+        if self._experiment.model_path.endswith(".pcp"):
+            corpus.check_rows(manifest.rows)  # a model's were, before it was compiled
         return corpus
 
     def _check_mesh(self, manifest: Manifest) -> None:

@@ -45,6 +45,7 @@ from pcp.training.coordinator.islands import Islands
 from pcp.training.coordinator.roster import Roster
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
+from pcp.training.data.corpus import Corpus
 from pcp.training.observe.metrics import Observer
 from pcp.training.shepherd import checkpointer
 from pcp.training.shepherd.artifacts import Artifacts, CompileFor
@@ -59,7 +60,7 @@ from pcp.training.storage.ledger import Ledger
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import OPEN
-from pcp.training.wire.messages import Heartbeat, Hello, Order
+from pcp.training.wire.messages import VERSION, Expects, Heartbeat, Hello, Order
 
 _MOMENT = 0.05
 """Seconds between two looks at the clock."""
@@ -90,14 +91,20 @@ class Shepherd:
         signer: Signer | None = None,
         trusted: Collection[str] = (),
         voters: Voters | None = None,
+        inspect: Callable[[], Corpus | None] | None = None,
     ) -> None:
         """`signer` signs bundles, checkpoints and the ledger's lines: by default the
         identity of `protection`, if there is one. Of a run that is gone on with, those
         by it count, and by the ids `trusted`. Of several shepherds this one leads by
-        the vote of the others: `voters`.
+        the vote of the others: `voters`. `inspect` opens the data as the model takes
+        them, without compiling it.
         """
         self._voters = voters
         self._signer = signer or own_signer(protection.tls)
+        self._inspect = inspect
+        self._expects: Expects | None = None
+        self._early: list[Received] | None = None
+        """Hellos that came while the data are read; None: they are not being read."""
         self.experiment, self.folder = experiment, folder
         self.observer, self._clock, self._pause = observer, clock, pause
         self.protection = protection
@@ -213,6 +220,9 @@ class Shepherd:
         """Serve until the last round is committed and saved."""
         try:
             self.training.check_settings()
+            if self._inspect is not None:
+                self._early = []
+                self.hub.work(self._inspect, self._inspected)
             while self.training.outcome is None:
                 self.turn()
             return self.training.outcome
@@ -256,10 +266,36 @@ class Shepherd:
             arrived.then(arrived.result)
         elif isinstance(arrived, Received) and (why := self._stolen(arrived)):
             arrived.connection.refuse(why)  # type: ignore[attr-defined]
+        elif isinstance(arrived, Received) and self._asked_back(arrived):
+            return
         elif isinstance(arrived, Received) and isinstance(arrived.message, Order):
             self._ordered(arrived.connection, arrived.message)
         else:
             self._happened(arrived)
+
+    def _inspected(self, result: Corpus | Exception | None) -> None:
+        """The data are read, or cannot be: then there is no run."""
+        if isinstance(result, Exception):
+            raise result
+            return
+        if result is not None:
+            self._expects = self._artifacts.expects(result)
+        early, self._early = self._early or [], None
+        for arrived in early:
+            self._handle(arrived)
+
+    def _asked_back(self, arrived: Received) -> bool:
+        """Whether a worker has yet to say that it has the run's data."""
+        hello, expects = arrived.message, self._expects
+        if not isinstance(hello, Hello) or hello.version != VERSION:
+            return False
+        if self._early is not None:
+            self._early.append(arrived)
+            return True
+        if expects is None or hello.data == expects.data:
+            return False
+        arrived.connection.send(expects)  # type: ignore[attr-defined]
+        return True
 
     def _stolen(self, arrived: Received) -> str | None:
         """Why a worker may not have the name it says: another identity has it."""

@@ -6,7 +6,8 @@
 
 What cuts a tensor is the compiled program's layout of it, by the role that its name in
 a state stands for (`pcp.training.storage.state_names`). A tensor that the program does
-not cut, each rank holds whole.
+not cut, each rank holds whole; of a program in pipeline stages, the ranks of the stages
+that it belongs to.
 """
 
 import hashlib
@@ -34,6 +35,8 @@ from pcp.training.storage.state_names import (
 )
 
 Digests = Sequence[str | None]
+Port = tuple[str, str]
+"""The role and the name in the program of a tensor of a state."""
 _SHARED_INNER = "inner."
 """In front of the inner optimizer's state where it is among the outer state."""
 
@@ -46,8 +49,8 @@ def joined_digest(digests: Digests) -> str | None:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def port_of(name: str) -> tuple[str, str]:
-    """The role and the name in the program of a tensor of a state."""
+def port_of(name: str) -> Port:
+    """What a tensor of a state is to the program, by its name."""
     kind, _, rest = name.partition("/")
     kind += "/"
     if kind in (PRIVATE, INNER):
@@ -63,20 +66,23 @@ def port_of(name: str) -> tuple[str, str]:
 class IslandParts:
     """How an island's `mesh` cuts the tensors of a state.
 
-    `whole` has the shape and the layout of each that is cut, by its role and name.
+    `whole` has the shape and the layout of each that is cut, by its role and name;
+    `lacks`, by coordinate, the tensors that a rank has nothing of.
     """
 
     mesh: Mesh
-    whole: Mapping[tuple[str, str], tuple[tuple[int, ...], Layout]]
+    whole: Mapping[Port, tuple[tuple[int, ...], Layout]]
+    lacks: Sequence[frozenset[Port]] = ()
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
         """Of a bundle; of one that is not spread, one part."""
-        found: dict[tuple[str, str], tuple[tuple[int, ...], Layout]] = {}
+        found: dict[Port, tuple[tuple[int, ...], Layout]] = {}
         for spec in _specs(manifest):
             if not spec.layout.is_replicated:
                 found.setdefault((spec.role, spec.name), (spec.shape, spec.layout))
-        return cls(manifest.worker_mesh(), found)
+        mesh = manifest.worker_mesh()
+        return cls(mesh, found, _lacking(manifest, mesh))
 
     @classmethod
     def read(cls, noted: Mapping[str, Any] | None) -> Self:
@@ -88,7 +94,8 @@ class IslandParts:
             (role, name): (tuple(shape), Layout(tuple(map(tuple, dims))))
             for role, name, shape, dims in noted["cut"]
         }
-        return cls(Mesh("island", dict(noted["axes"]), weights=weights), whole)
+        lacks = [frozenset(map(tuple, ports)) for ports in noted.get("lacks", ())]
+        return cls(Mesh("island", dict(noted["axes"]), weights=weights), whole, lacks)
 
     @property
     def noted(self) -> dict[str, Any] | None:
@@ -100,7 +107,10 @@ class IslandParts:
             for (role, name), (shape, layout) in self.whole.items()
         ]
         weights = {axis: list(w) for axis, w in self.mesh.weights.items()}
-        return {"axes": dict(self.mesh.axes), "weights": weights, "cut": cut}
+        noted = {"axes": dict(self.mesh.axes), "weights": weights, "cut": cut}
+        if self.lacks:
+            noted["lacks"] = [sorted(map(list, ports)) for ports in self.lacks]
+        return noted
 
     @property
     def size(self) -> int:
@@ -111,6 +121,10 @@ class IslandParts:
     def axes(self) -> str:
         """The mesh as it is asked for: `pp=2,tp=2`."""
         return ",".join(f"{axis}={size}" for axis, size in self.mesh.axes.items())
+
+    def holds(self, name: str, coordinate: int) -> bool:
+        """Whether a rank has some of a tensor of a state."""
+        return not self.lacks or port_of(name) not in self.lacks[coordinate]
 
     def where(self, name: str, coordinate: int) -> tuple[slice, ...] | None:
         """Where a rank's part of a tensor of a state lies; None: it holds all of it."""
@@ -128,19 +142,28 @@ class IslandParts:
         return np.ascontiguousarray(array[at])
 
     def cut(self, arrays: Mapping[str, np.ndarray], coordinate: int) -> Arrays:
-        """A rank's part of each tensor of a state."""
-        return {k: self.part(k, array, coordinate) for k, array in arrays.items()}
+        """A rank's part of each tensor of a state that it has some of."""
+        return {
+            name: self.part(name, array, coordinate)
+            for name, array in arrays.items()
+            if self.holds(name, coordinate)
+        }
 
     def join(self, parts: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
         """The whole tensors of what the ranks hold, by coordinate.
 
-        `StateMismatch` where ranks that hold the same elements differ in them.
+        `StateMismatch` where ranks that hold the same elements differ in them, or one
+        has not what belongs to it.
         """
         if len(parts) == 1:
             return dict(parts[0])
-        if any(part.keys() != parts[0].keys() for part in parts):
-            raise StateMismatch("the ranks of an island hold different tensors")
-        return {name: self._joined(name, [p[name] for p in parts]) for name in parts[0]}
+        names = dict.fromkeys(name for part in parts for name in part)
+        for at, part in enumerate(parts):
+            if part.keys() != {name for name in names if self.holds(name, at)}:
+                raise StateMismatch("the ranks of an island hold different tensors")
+        return {
+            name: self._joined(name, [p.get(name) for p in parts]) for name in names
+        }
 
     def digest(self, shared: Mapping[str, np.ndarray]) -> str:
         """Of a whole state, as its ranks' parts have it together."""
@@ -153,23 +176,37 @@ class IslandParts:
     def copies(self, names: Sequence[str]) -> dict[tuple[str, ...], list[str]]:
         """The tensors that several ranks hold alike, by the axes that do not cut them.
 
-        Ranks that differ along these axes alone hold the same elements.
+        Ranks that differ along these axes alone hold the same elements. What some
+        stages of a pipeline have and others lack, one of them makes for the others.
         """
         found: dict[tuple[str, ...], list[str]] = {}
         for name in names:
             known = self.whole.get(port_of(name))
             cuts = known[1].axes if known is not None else ()
+            cuts = (*cuts, *self._staged(name))
             along = tuple(axis for axis in self.mesh.axes if axis not in cuts)
             if self.mesh.count(along) > 1:
                 found.setdefault(along, []).append(name)
         return found
 
-    def _joined(self, name: str, parts: Sequence[np.ndarray]) -> np.ndarray:
+    def _staged(self, name: str) -> list[str]:
+        """The axes along which some ranks have a tensor and others lack it."""
+        if not self.lacks:
+            return []
+        members = [tuple(place.items()) for place in self.mesh.members]
+        held = {m: self.holds(name, at) for at, m in enumerate(members)}
+        return [
+            axis
+            for axis in self.mesh.axes
+            if any(
+                held[m] != held[tuple((dict(m) | {axis: 0}).items())] for m in members
+            )
+        ]
+
+    def _joined(self, name: str, parts: Sequence[np.ndarray | None]) -> np.ndarray:
+        first = next(part for part in parts if part is not None)
         known = self.whole.get(port_of(name))
-        shape, layout = known or (
-            parts[0].shape,
-            Layout.replicated(parts[0].ndim),
-        )
+        shape, layout = known or (first.shape, Layout.replicated(first.ndim))
         try:
             return join(parts, shape, layout, self.mesh)
         except ValueError as error:
@@ -188,6 +225,26 @@ _ROLES = {
     FROZEN: "frozen",
 }
 """The role of a state's tensors by the first part of their names."""
+
+
+def _lacking(manifest: Manifest, mesh: Mesh) -> Sequence[frozenset[Port]]:
+    """By coordinate what a rank's program has nothing of, and another's has.
+
+    Empty where all ranks have some of everything.
+    """
+    kept = set(_ROLES.values())
+    programs = [manifest.programs[device] for device in mesh.devices]
+    held = [
+        {
+            (spec.role, spec.name)
+            for function in program.functions.values()
+            for spec in (*function.inputs, *function.results)
+            if spec.role in kept
+        }
+        for program in programs
+    ]
+    every = frozenset[Port]().union(*held)
+    return [every - own for own in held] if any(every - own for own in held) else ()
 
 
 def _specs(manifest: Manifest) -> list[TensorSpec]:

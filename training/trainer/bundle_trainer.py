@@ -55,7 +55,7 @@ from pcp.training.trainer.bundle_checks import (
 )
 from pcp.training.trainer.exchange import Exchange, RoundExchange, weight
 from pcp.training.trainer.fragment_exchange import FragmentExchange
-from pcp.training.trainer.functions import Functions, Key
+from pcp.training.trainer.functions import Functions, Key, key_of
 from pcp.training.trainer.norms import distance, norm
 from pcp.training.trainer.replica import with_replica
 from pcp.training.trainer.slope_exchange import SlopeExchange
@@ -89,6 +89,7 @@ class BundleTrainer:
         self.inputs = data_inputs(manifest)
         self.batch, self.block = batch_of(self.inputs), tokens_of_sample(self.inputs)
         self.parameter_shapes: Sequence[Sequence[int]] = model_shapes(manifest)
+        self.rows = manifest.rows
         self.every_step = plan.synchronize == "step"
         self.functions = Functions(program)
         mesh = self.parts.mesh
@@ -99,7 +100,8 @@ class BundleTrainer:
         )
         self.exchange = _exchange(plan, self.functions, self.steps, second)
         self.resumes = self.exchange.resumes
-        self._parameters = manifest.parameters
+        own = {key_of(t) for t in self.functions.signatures["init"].results}
+        self._parameters = [p for p in manifest.parameters if ("param", p.name) in own]
         self._key = step_loop.key_of_program(manifest)
         self._brought = step_loop.brought(self.functions.signatures)
         self._counted = program_state.counted(manifest)

@@ -23,6 +23,8 @@ class Trainer(Protocol):
     """Samples of a batch."""
     block: int
     """Tokens of a sample; 1 where a sample is no sequence."""
+    rows: Mapping[str, int]
+    """Of the tables that the data index, by input."""
     seed: int | None
     """The run's, once it is known."""
     evaluates_averages: bool

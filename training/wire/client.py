@@ -12,10 +12,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pcp.errors import PcpError, PeerLost, ProtocolError, RuntimeFault, Timeout
+from pcp.errors import (
+    PcpError,
+    PeerLost,
+    ProtocolError,
+    RuntimeFault,
+    StateMismatch,
+    Timeout,
+)
 from pcp.runtime.transport.credentials import Protection
 from pcp.training.wire.channel import OPEN, Channel, NotAdmitted, connect
 from pcp.training.wire.messages import (
+    Expects,
+    Failed,
     Heartbeat,
     Hello,
     Message,
@@ -49,7 +58,8 @@ class ShepherdLink:
     """Keeps a worker connected.
 
     One of the `shepherds`, hosts and ports, leads: they are dialled in turn.
-    `introduce()` makes a `Hello`; `welcomed(welcome, bundle)` and
+    `introduce()` makes a `Hello`; `expected(expects)` raises if this machine's data are
+    not those, and may take as long as it reads them; `welcomed(welcome, bundle)` and
     `received(message)` are called in the reading thread and must not block
     for long. `beat()` makes a heartbeat. `failed(error)` is called once, when there
     is no shepherd to talk to within the patience, or it refused.
@@ -60,6 +70,7 @@ class ShepherdLink:
         shepherds: Sequence[tuple[str, int]],
         *,
         introduce: Callable[[], Hello],
+        expected: Callable[[Expects], None],
         welcomed: Callable[[Welcome, bytes], None],
         received: Callable[[Message], None],
         failed: Callable[[PcpError], None],
@@ -71,6 +82,7 @@ class ShepherdLink:
         self._shepherds, self._at = shepherds, 0
         self._protection = protection
         self._introduce, self._welcomed = introduce, welcomed
+        self._expected = expected
         self._received, self._failed, self._log = received, failed, log
         self._timing, self._heartbeat = timing, timing.heartbeat
         self._make_beat = beat
@@ -118,7 +130,7 @@ class ShepherdLink:
         while not self._closing.is_set():
             try:
                 self._session()
-            except RefusedByShepherd as error:
+            except (RefusedByShepherd, StateMismatch) as error:
                 self._failed(error)
                 return
             except RuntimeFault as error:
@@ -134,6 +146,9 @@ class ShepherdLink:
                 if not told:
                     told, patience = True, self._timing.patience
                     self._log(f"{error}; trying again, for {patience:g} s")
+            except PcpError as error:  # its data cannot be read
+                self._failed(error)
+                return
             except Exception as error:  # of this machine: no more files, memory
                 kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
                 what = f"{kind}{error}"
@@ -195,6 +210,9 @@ class ShepherdLink:
                 )
             if isinstance(message, Welcome):
                 return message
+            if isinstance(message, Expects):
+                self._agree(channel, message)
+                continue
             if isinstance(message, Shutdown):
                 self._received(message)
                 self._closing.set()
@@ -202,6 +220,15 @@ class ShepherdLink:
             if not isinstance(message, Heartbeat):
                 raise ProtocolError(f"{message} in place of a welcome")
         raise PeerLost(f"{channel.peer} gave no welcome in {WELCOME_SECONDS:g} s")
+
+    def _agree(self, channel: Channel, expects: Expects) -> None:
+        """Say that the data are the run's, or why there is no work with them."""
+        try:
+            self._expected(expects)
+        except PcpError as error:
+            channel.send(Failed(reason=str(error)[:4000]))
+            raise
+        channel.send(self._introduce())
 
     def _beat(self) -> None:
         while not self._closing.wait(self._heartbeat):

@@ -2,6 +2,8 @@
 
     worker                                   shepherd
       Hello            ──────────────────────►
+                       ◄──────────────────────  Expects     before anything is
+      Hello(data)      ──────────────────────►              compiled for it
                        ◄──────────────────────  Welcome (+ the bundle's bytes)
                                                 or Refused
                        ◄──────────────────────  Restore(round, source)
@@ -117,7 +119,8 @@ class Hello(Message, frozen=True):
     """A worker introduces itself, for the first time or again.
 
     `committed` is the round of the state it holds of `run` (None: it holds none).
-    `island` and `coordinate` are where it was a rank; None: it was none yet.
+    `island` and `coordinate` are where it was a rank; None: it was none yet. `data` is
+    the digest of the data that it found to be those of an `Expects`.
     """
 
     kind: Literal["hello"] = "hello"
@@ -135,6 +138,31 @@ class Hello(Message, frozen=True):
     supervisor: Name | None = None
     island: Name | None = None
     coordinate: Count | None = None
+    data: Digest | None = None
+
+
+class DataInput(BaseModel, frozen=True):
+    """A data input of the program that is to be compiled, with the batch in front."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Name
+    shape: Annotated[list[Count], Field(max_length=100)]
+    dtype: Name
+
+
+class Expects(Message, frozen=True):
+    """What a worker's data must be; it says `Hello` again where they are.
+
+    `data_parts` are as in a `Welcome`. Of a run whose data are known before a program
+    is: so a worker with other data is told before one is compiled for it.
+    """
+
+    kind: Literal["expects"] = "expects"
+    experiment: dict[str, Any]
+    inputs: Annotated[list[DataInput], Field(max_length=1000)]
+    data: Digest
+    data_parts: Annotated[list[tuple[Text, Name]], Field(max_length=1000)] = []
 
 
 class Refused(Message, frozen=True):
@@ -408,6 +436,7 @@ class Status(Message, frozen=True):
 
 AnyMessage = Annotated[
     Hello
+    | Expects
     | Refused
     | Welcome
     | Restore

@@ -32,6 +32,7 @@ from pcp.errors import (
     StateMismatch,
     Timeout,
 )
+from pcp.manifest import TensorSpec
 from pcp.runtime import fetch_snapshot
 from pcp.runtime.transport.credentials import Protection
 from pcp.training.config.experiment import Experiment, parse
@@ -45,6 +46,7 @@ from pcp.training.wire.client import ShepherdLink, Timing
 from pcp.training.wire.messages import (
     VERSION,
     Commit,
+    Expects,
     Failed,
     Hello,
     Lacking,
@@ -133,10 +135,13 @@ class Worker:
         self._state = WorkerState()
         self._experiment: Experiment | None = None
         self._bundle: str | None = None
+        self._checked: tuple[Experiment, Corpus, str] | None = None
+        """The data, read before there was a program, and their digest."""
         self._index = self._seed = self._term = 0
         self._link = ShepherdLink(
             [(identity.host, identity.port), *identity.others],
             introduce=self._introduce,
+            expected=self._expected,
             welcomed=self._welcomed,
             received=self._received,
             failed=self._failed,
@@ -187,8 +192,20 @@ class Worker:
             address=self._endpoint.address,
             bundle=self._bundle,
             supervisor=me.supervisor,
+            data=None if self._checked is None else self._checked[2],
             **self._state.describe(),
         )
+
+    def _expected(self, expects: Expects) -> None:
+        """Read the data; `StateMismatch` where they are not the shepherd's."""
+        experiment = parse(expects.experiment, source="the shepherd's experiment")
+        inputs = [
+            TensorSpec(name=t.name, role="data", shape=tuple(t.shape), dtype=t.dtype)
+            for t in expects.inputs
+        ]
+        corpus = Corpus(experiment, inputs, self._identity.data_path)
+        self._same(corpus, expects)
+        self._checked = experiment, corpus, expects.data
 
     def _welcomed(self, welcome: Welcome, bundle: bytes) -> None:
         self._obey(welcome.term)
@@ -324,18 +341,24 @@ class Worker:
         return False
 
     def _open(self, experiment: Experiment, welcome: Welcome) -> Corpus:
-        trainer = self._state.trainer
-        path = self._identity.data_path
-        corpus = Corpus(experiment, trainer.inputs, path)
-        corpus.check_vocabulary(trainer.parameter_shapes)
-        if not corpus.is_of(welcome.data):
-            where = path or experiment.data_path
-            raise StateMismatch(
-                f"{where} on this machine is not the data the shepherd trains on: "
-                f"{corpus.difference(welcome.data_parts)}; copy it here, or name it "
-                "with --data"
-            )
+        inputs = self._state.trainer.inputs
+        corpus = None
+        if self._checked is not None and self._checked[0] == experiment:
+            corpus = self._checked[1]
+        if corpus is None or corpus.source.inputs != tuple(inputs):
+            corpus = Corpus(experiment, inputs, self._identity.data_path)
+        corpus.check_vocabulary(self._state.trainer.parameter_shapes)
+        corpus.limit_rows(self._state.trainer.rows)
+        self._same(corpus, welcome)
         return corpus
+
+    def _same(self, corpus: Corpus, said: Welcome | Expects) -> None:
+        if not corpus.is_of(said.data):
+            raise StateMismatch(
+                f"{corpus.source.path} on this machine is not the data the shepherd "
+                f"trains on: {corpus.difference(said.data_parts)}; copy it here, or "
+                "name it with --data"
+            )
 
     def _restore(self, restore: Restore) -> None:
         """Take the state of a round: from the seed, a veteran or a checkpoint."""

@@ -68,7 +68,7 @@ class BigramTrainer:
     parts, axes_inside = WHOLE, ()
     inputs = token_inputs(BATCH, BLOCK)
     batch, block = BATCH, BLOCK
-    parameter_shapes = ((VOCABULARY, VOCABULARY),)
+    parameter_shapes, rows = ((VOCABULARY, VOCABULARY),), {}
     every_step, waited, private = False, 0.0, {}
     resumes, progress, inner_exchange = False, (), (0, None)
     seed: int | None = None

@@ -96,7 +96,7 @@ class HashTrainer:
     parts, axes_inside = WHOLE, ()
     inputs = token_inputs(BATCH, BLOCK)
     batch, block = BATCH, BLOCK
-    parameter_shapes = ((VOCABULARY, VOCABULARY),)
+    parameter_shapes, rows = ((VOCABULARY, VOCABULARY),), {}
     every_step, resumes, progress = False, False, ()
     waited, inner_exchange, moved = 0.0, (0, None), 1.0
     seed: int | None = None

@@ -51,3 +51,38 @@ def test_what_is_said_of_one_is_said_of_each() -> None:
         (function,) = functions(module)
         names = [view.operation.name for view in block_of(function, 0).operations]
     assert names.count("stablehlo.constant") == names.count("pcp.constraint") == 2
+
+
+DRAWN = f"""
+"pcp.mesh"() {{axes = [#pcp.axis<"tp", 2>], devices = [], sym_name = "m"}} : () -> ()
+func.func @init(%s: tensor<f32>) -> (
+    {T} {{pcp.sharding = #pcp.sharding<@m, [[], ["tp"]], [], []>}},
+    {T} {{pcp.sharding = #pcp.sharding<@m, [["tp"], []], [], []>}},
+    {T} {{pcp.sharding = #pcp.sharding<@m, [["tp"], []], [], []>}},
+    tensor<f32>) {{
+  %i = stablehlo.iota dim = 0 : {T}
+  %j = stablehlo.iota dim = 1 : {T}
+  %k = stablehlo.add %i, %j : {T}
+  %b = stablehlo.broadcast_in_dim %s, dims = [] : (tensor<f32>) -> {T}
+  %x = stablehlo.multiply %k, %b : {T}
+  %y = stablehlo.tanh %x : {T}
+  %z = stablehlo.cosine %x : {T}
+  return %y, %z, %x, %s : {T}, {T}, {T}, tensor<f32>
+}}"""
+
+
+def test_first_values_that_lie_unalike_are_drawn_apart() -> None:
+    """What two parameters of one shape are drawn from is each member's own."""
+    module = parse(DRAWN)
+    PropagateSharding().run(module)
+    once = str(module)
+    InsertReshards().run(module)
+    with module.context:
+        (function,) = functions(module)
+        names = [view.operation.name for view in block_of(function, 0).operations]
+    assert "pcp.reshard" not in names
+    assert names.count("stablehlo.iota") == 4
+    assert names.count("stablehlo.tanh") == names.count("stablehlo.cosine") == 1
+    again = parse(once)
+    PropagateSharding().run(again)
+    assert str(again) == once

@@ -12,6 +12,7 @@ from helpers.worlds.communicators import outcome, together, world
 
 from pcp.errors import UsageError
 from pcp.runtime.collectives.schedule import reference
+from pcp.runtime.communicator.communicator import Communicator
 from pcp.wire import EAGER_BYTES
 
 DTYPES = [
@@ -253,3 +254,18 @@ def test_eager_and_ring_meet_at_the_limit(three):
             three, lambda c, arrays=arrays: c.all_reduce(arrays[c.rank].copy())
         )
         assert {r.tobytes() for r in results} == {reference(arrays).tobytes()}
+
+
+@pytest.mark.parametrize(
+    "size", [40, pytest.param(256, marks=pytest.mark.slow)]
+)  # 256: 65,280 links
+def test_a_large_world_in_one_process(size):
+    members = Communicator.in_process(size)
+    try:
+        assert [m.rank for m in members] == list(range(size))
+        if size <= 40:
+            pending = [m.all_reduced_async(np.full(9, m.rank)) for m in members]
+            assert all(p.result(60)[0] == sum(range(size)) for p in pending)
+    finally:
+        for member in members:
+            member.close()

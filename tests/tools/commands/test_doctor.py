@@ -9,6 +9,7 @@ import pytest
 from helpers.repository.installation import requirements
 
 from pcp.compiler import pipelines
+from pcp.runtime.transport import mover
 from pcp.tools.commands import doctor
 from pcp.tools.commands.doctor import BAD, NOTE, OK, ROLES
 
@@ -234,3 +235,11 @@ def test_the_role_decides_the_exit_code(
     assert capsys.readouterr().out.count("ready (for: worker)\n") == 2
     assert doctor.main(["--for", "worker", "--for", "compile"]) == 1
     assert "2 problems (for: worker, compile)\n" in capsys.readouterr().out
+
+
+def test_stale_loops_are_named(monkeypatch):
+    monkeypatch.setattr(mover, "compiled", None)
+    monkeypatch.setattr(mover, "stale", True)
+    (found,) = doctor.loops()
+    assert "of another version" in found.found
+    assert "install pcp again" in found.advice

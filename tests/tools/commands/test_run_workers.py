@@ -103,6 +103,22 @@ def test_two_workers_of_two_devices_train_as_diloco_does(
         np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow  # a compile of two more programs
+def test_two_workers_of_two_stages_train_the_same(
+    tmp_path: Path, given: dict[str, np.ndarray]
+) -> None:
+    """Momentum lies with its parameter, on the stage that has it."""
+    staged = compiled(tmp_path, DILOCO, "--mesh", "workers=2,pp=2")
+    programs = Bundle.read(staged).manifest.programs.values()
+    kept = [p.functions["outer_step"].results_of("outer") for p in programs]
+    assert [len(places) for places in kept] == [1, 1]
+    losses, params = diloco(given)
+    found = ran(staged, given, *RUN)
+    np.testing.assert_allclose(found["losses"], losses, rtol=1e-4)
+    for name, expected in params.items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_whole_workers_train_the_same(
     tmp_path: Path, given: dict[str, np.ndarray]
 ) -> None:
@@ -307,7 +323,6 @@ def test_learners_on_their_own_clocks_have_no_rounds(spread: Path) -> None:
     ("flags", "says"),
     [
         (["--mesh", "tp=2", "--algorithm", "muloco"], "it looks at whole tensors"),
-        (["--mesh", "pp=2", "--algorithm", "diloco"], "program has no stages"),
         (["--mesh", "workers=0,tp=2"], "is not axis=size"),
         (["--mesh", "workers=2,dp=2", "--mode", "grad"], "is for training with"),
         (["--mesh", "workers=2", "--algorithm", "noloco"], "joins all workers"),

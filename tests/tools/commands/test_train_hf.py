@@ -8,6 +8,7 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import pytest
 
+from pcp.tools import compile
 from pcp.tools.cli import main
 from pcp.tools.support import training_job as jobs
 from pcp.training.config.experiment import load
@@ -154,3 +155,22 @@ def test_flags_that_do_not_agree(
     (here / "text.bin").write_bytes(b"text")
     assert main(["train", "x.json", *flags]) != 0
     assert words in capsys.readouterr().err
+
+
+def test_a_folder_is_compiled_as_it_is(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`pcp-compile --hf` is given the program that `pcp train --hf` exports."""
+    prepare(here, SMALL)
+    line = ["--hf", "gpt2", *SIZE, "--target", "cpu", "--mode", "grad", "-q"]
+    assert compile.main([*line, "--emit", "mlir"]) == 0
+    text = Path("gpt2.cpu.mlir").read_text()
+    assert f"tensor<{BATCH}x{BLOCK}xi64>" in text
+    capsys.readouterr()
+    for wrong, said in (
+        (["--target", "cpu"], "say what to compile: MODEL.mlir, or --hf DIR"),
+        (["x.mlir", *line], "give one model: --hf or --model"),
+        (["x.mlir", "--target", "cpu", "--task", "a"], "--task goes with --hf"),
+    ):
+        assert compile.main(wrong) == 2
+        assert said in capsys.readouterr().err

@@ -56,7 +56,12 @@ def ready(client: Client, process: subprocess.Popen) -> None:
 
 
 @pytest.mark.parametrize(
-    "mesh", [[], pytest.param(["--mesh", "tp=2"], marks=pytest.mark.slow)]
+    "mesh",
+    [
+        [],
+        pytest.param(["--weights", "int8"], marks=pytest.mark.slow),
+        pytest.param(["--mesh", "tp=2"], marks=pytest.mark.slow),
+    ],
 )
 def test_a_folder_is_served_and_says_what_its_numbers_say(tmp_path, mesh) -> None:
     made = save(tmp_path)
@@ -103,6 +108,7 @@ def address(process: subprocess.Popen) -> str:
         (["{model}", "--mesh", "tp=2,workers=2"], "tp=N"),
         (["{model}", "--mesh", "tp=2", "--ranks", "3"], "tp=N"),
         (["{model}", "--bundle", "{empty}/no"], "no such file"),
+        (["{model}", "--bundle", "x", "--weights", "int8"], "has its kind of weights"),
         (["{model}", "--spares", "1"], "give --mesh tp=N"),
         (["{model}", "--mesh", "tp=2", "--spares", "-1"], "--spares -1"),
     ],

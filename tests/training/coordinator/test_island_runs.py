@@ -1,6 +1,8 @@
 """Islands of two ranks, with real programs: their numbers, and what a death costs."""
 
 import json
+import math
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +34,7 @@ torch = pytest.importorskip("torch")
 VOCABULARY, WIDTH, BATCH, BLOCK = 64, 16, 4, 8
 INPUTS = token_inputs(BATCH, BLOCK)
 RATE = 0.5
+AVERAGE = "diloco{lr=1.0,momentum=0.0}"
 RULES = {
     "embedding.weight": [[], ["tp"]],
     "hidden.weight": [["tp"], []],
@@ -64,9 +67,11 @@ def compiled(
     ids = torch.zeros((BATCH, BLOCK), dtype=torch.int64)
     keys = {}
     if mesh is not None:
+        keys["mesh"] = f"workers=elastic,{mesh}"
+    if mesh is not None and "tp" in mesh:
         (folder / "rules.json").write_text(json.dumps({"tensors": RULES}))
         rules = str(folder / "rules.json")
-        keys = {"mesh": f"workers=elastic,{mesh}", "sharding": rules}
+        keys["sharding"] = rules
     module = pcp.from_torch(model, ids, ids)
     bundle = pcp.compile(
         module, ["cpu"], mode="train", optimizer=optimizer, algorithm=algorithm, **keys
@@ -115,24 +120,50 @@ def model() -> Tiny:
 
 
 @pytest.fixture(scope="module")
+def wide() -> Tiny:
+    """One that two stages share evenly: the head is the second's."""
+    torch.manual_seed(0)
+    return Tiny(VOCABULARY, 64)
+
+
+@pytest.fixture(scope="module")
 def averaging(model: Tiny, tmp_path_factory) -> bytes:
     """SGD, and DiLoCo as an average."""
     folder = tmp_path_factory.mktemp("averaging")
-    average = "diloco{lr=1.0,momentum=0.0}"
-    return compiled(folder, model, "tp=2", average, f"sgd{{lr={RATE}}}")
+    return compiled(folder, model, "tp=2", AVERAGE, f"sgd{{lr={RATE}}}")
 
 
 def test_islands_averaged_in_every_step_are_synchronous_sgd(
     tmp_path: Path, model: Tiny, averaging: bytes
 ) -> None:
+    _is_synchronous_sgd(tmp_path, model, averaging, {"tp": 2})
+
+
+STAGED = [{"pp": 2}, pytest.param({"pp": 2, "tp": 2}, marks=SLOW)]
+
+
+@pytest.mark.parametrize("axes", STAGED, ids=str)
+def test_so_are_islands_of_pipeline_stages(
+    tmp_path: Path, wide: Tiny, axes: dict[str, int]
+) -> None:
+    """A rank holds the tensors of its stage alone."""
+    mesh = ",".join(f"{axis}={size}" for axis, size in axes.items())
+    content = compiled(tmp_path, wide, mesh, AVERAGE, f"sgd{{lr={RATE}}}")
+    _is_synchronous_sgd(tmp_path, wide, content, axes)
+
+
+def _is_synchronous_sgd(
+    folder: Path, model: Tiny, content: bytes, axes: dict[str, int]
+) -> None:
     """Of PyTorch, on batches of both islands; a checkpoint has the whole tensors."""
     weights = {n: p.detach().numpy() for n, p in model.state_dict().items()}
-    start = tmp_path / "start.safetensors"
+    start = folder / "start.safetensors"
     start.write_bytes(safetensors_io.to_bytes(weights))
     steps = {"tau": 1, "outer_loop_steps": 10, "initial_weights": str(start)}
-    run, saved = trained(tmp_path, averaging, 4, "tp=2", **steps)
-    copy = Tiny()
-    copy.load_state_dict(model.state_dict())
+    mesh = ",".join(f"{axis}={size}" for axis, size in axes.items())
+    ranks = 2 * math.prod(axes.values())
+    run, saved = trained(folder, content, ranks, mesh, **steps)
+    copy = deepcopy(model)
     optimizer = torch.optim.SGD(copy.parameters(), lr=RATE)
     corpus, losses = Corpus(run.exp, INPUTS), []
     for step in range(10):
@@ -149,7 +180,7 @@ def test_islands_averaged_in_every_step_are_synchronous_sgd(
         np.testing.assert_allclose(
             found, value.numpy(), rtol=1e-5, atol=1e-6, err_msg=name
         )
-    assert saved.info["parts"]["axes"] == {"tp": 2}
+    assert saved.info["parts"]["axes"] == axes
     assert len(saved.workers) == 2
 
 
@@ -209,13 +240,17 @@ def test_diloco_of_islands_is_that_of_whole_workers(
 
 @SLOW
 def test_a_rank_sends_its_share_of_what_a_whole_worker_sends(tmp_path: Path) -> None:
-    """Within 2 %: there is a little around each message."""
+    """Within 2 %: there is a little around each message.
+
+    The whole is small too: members on one machine add large tensors in shared memory
+    another way, and copy half as much.
+    """
     sent = {}
     for mesh, count in ((None, 2), ("tp=2", 4)):
         folder = tmp_path / str(count)
         folder.mkdir()
         torch.manual_seed(0)
-        large = Tiny(VOCABULARY, 512)
+        large = Tiny(VOCABULARY, 256)
         content = compiled(folder, large, mesh, "diloco", "sgd{lr=0.1}")
         run, _ = trained(folder, content, count, mesh, tau=2, outer_loop_steps=4)
         sent[count] = [r.bytes_sent_per_worker * 2 / count for r in run.watcher.rounds]
@@ -223,25 +258,36 @@ def test_a_rank_sends_its_share_of_what_a_whole_worker_sends(tmp_path: Path) -> 
 
 
 @SLOW
-def test_a_checkpoint_of_islands_goes_on_as_whole_workers_and_back(
-    tmp_path: Path, model: Tiny, averaging: bytes
+def test_a_checkpoint_goes_on_over_other_meshes_and_whole(
+    tmp_path: Path, wide: Tiny
 ) -> None:
     """The validation loss of a state is that of any mesh; no sample is used twice."""
-    algorithm = "diloco{lr=1.0,momentum=0.0}"
-    whole = compiled(tmp_path, model, None, algorithm, f"sgd{{lr={RATE}}}")
+    content = {
+        mesh: compiled(tmp_path, wide, mesh, AVERAGE, f"sgd{{lr={RATE}}}")
+        for mesh in ("tp=2", "pp=2", None)
+    }
     keys = {"tau": 2, "max_epochs": 50}
-    run, saved = trained(tmp_path, averaging, 4, "tp=2", outer_loop_steps=3, **keys)
-    number, loss, _ = run.watcher.validations[-1]
+    plan = [(3, "tp=2"), (2, "pp=2"), (1, None), (2, "pp=2"), (2, "tp=2")]
+    cut = []
+    for k, (islands, mesh) in enumerate(plan):
+        keys["outer_loop_steps"] = 2 * k + 2
+        run = Run(tmp_path, content[mesh], islands, mesh, **keys)
+        crew = run.threads(islands * (1 if mesh is None else 2))
+        saved = run.finish()
+        assert {each.finish(30) for each in crew} == {"the run is complete"}
+        number, loss, _ = run.watcher.validations[-1]
+        assert number == saved.round == 2 * k + 2
+        assert loss == pytest.approx(_loss_of(content[None], saved, run), abs=1e-6)
+        records = read(run.run.ledger)[0]
+        cut = [(r["round"], r["mesh"]) for r in records if r["kind"] == "recut"]
+    assert cut == [(2 * k, mesh) for k, (_, mesh) in enumerate(plan) if k]
+
+
+def _loss_of(whole: bytes, saved: Checkpoint, run: Run) -> float:
+    """The validation loss of a state, by the program of one device."""
     trainer, corpus = load_bundle(whole), Corpus(run.exp, INPUTS)
     trainer.restore(snapshot_of(saved), 0)
     batches = range(corpus.validation_batches)
-    again = np.mean([trainer.evaluate(corpus.validation(i)) for i in batches])
+    found = np.mean([trainer.evaluate(corpus.validation(i)) for i in batches])
     trainer.close()
-    assert number == 3
-    assert loss == pytest.approx(again, abs=1e-6)
-    trained(tmp_path, whole, 2, None, outer_loop_steps=5, **keys)
-    run, saved = trained(tmp_path, averaging, 4, "tp=2", outer_loop_steps=7, **keys)
-    records = read(run.run.ledger)[0]
-    cut = [(r["round"], r["mesh"]) for r in records if r["kind"] == "recut"]
-    assert cut == [(3, None), (5, "tp=2")]
-    assert saved.round == 7
+    return float(found)

@@ -10,6 +10,8 @@ from helpers.oracles.round_metrics import member, record
 from helpers.repository.sources import ROOT
 
 from pcp.errors import ConfigError
+from pcp.runtime.transport.credentials import Protection
+from pcp.tools.commands import shepherd
 from pcp.training.observe.prometheus import Prometheus
 from pcp.training.observe.web import WebPage
 
@@ -115,3 +117,40 @@ def test_the_page_on_ipv6():
             _get(page, "metrics")  # nobody counts
     finally:
         page.close()
+
+
+def test_beyond_this_machine_a_page_asks_for_its_token() -> None:
+    page = WebPage("127.0.0.1", 0, 10, token="a-secret")
+    try:
+        assert page.url.endswith("/?token=a-secret")
+        where = f"http://127.0.0.1:{page.port}"
+
+        def asked(path: str, **headers: str) -> tuple[int, str]:
+            request = urllib.request.Request(where + path, headers=headers)
+            try:
+                with urllib.request.urlopen(request, timeout=20) as answer:
+                    return answer.status, answer.headers.get("Set-Cookie", "")
+            except urllib.error.HTTPError as error:
+                return error.code, ""
+
+        for path in ("/", "/api/run", "/metrics", "/?token=another"):
+            assert asked(path) == (401, "")
+        assert asked("/api/run", Cookie="pcp-token=a-secre") == (401, "")
+        assert asked("/api/run", Authorization="Bearer x") == (401, "")
+        code, cookie = asked("/?token=a-secret")
+        assert code == 200
+        assert cookie.startswith("pcp-token=a-secret; HttpOnly; SameSite=Strict")
+        assert asked("/api/run", Cookie="b=c; pcp-token=a-secret")[0] == 200
+        assert asked("/api/run", Authorization="Bearer a-secret")[0] == 200
+    finally:
+        page.close()
+
+
+def test_the_page_of_a_shepherd_is_open_where_that_was_said() -> None:
+    bare, keyed = Protection(), Protection(b"a key of some bytes")
+    assert shepherd._web_token(bare, True) == ""
+    assert shepherd._web_token(bare, False) is None
+    token = shepherd._web_token(keyed, True)
+    assert token == shepherd._web_token(Protection("a key of some bytes"), False)
+    assert token
+    assert "key" not in token

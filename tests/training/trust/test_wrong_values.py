@@ -1,6 +1,7 @@
 """Workers that compute what is wrong, among others: the run is right, and goes on."""
 
 import numpy as np
+import pytest
 from helpers.models.bigram_numpy import BigramTrainer
 from helpers.worlds.training_runs import (
     checkpoint_of,
@@ -89,6 +90,17 @@ def test_flipped_bits_of_a_result_leave_no_trace(tmp_path):
     for mine, theirs in zip(saved.workers, again.workers, strict=True):
         for name, array in mine.items():
             np.testing.assert_array_equal(array, theirs[name])
+
+
+@pytest.mark.slow
+def test_a_hundred_rounds_with_a_bit_flipped_in_every_tenth(tmp_path):
+    """The same for longer; of the state machine alone there is a fast test."""
+    right, _, _ = a_run(tmp_path / "right", BigramTrainer, 100)
+    found, watcher, _ = a_run(tmp_path / "wrong", FlipsABit, 100)
+    assert found == right
+    wrong = [line for line in watcher.lines if "prepared another state" in line]
+    assert len(wrong) == 10
+    assert all("(b)" in line for line in wrong)
 
 
 def test_zeros_from_rank_0_are_taken_by_nobody(tmp_path):

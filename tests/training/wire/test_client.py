@@ -24,6 +24,7 @@ def test_nobody_there_is_said_once_and_tried_again():
     link = ShepherdLink(
         [("127.0.0.1", port)],
         introduce=introduce,
+        expected=lambda _: None,
         welcomed=lambda *_: None,
         received=lambda _: None,
         failed=failed,

@@ -36,6 +36,12 @@ MESSAGES = [
         address="127.0.0.1:1",
         prepared=PREPARED,
     ),
+    messages.Expects(
+        experiment={"tau": 3},
+        inputs=[messages.DataInput(name="ids", shape=[4, 8], dtype="i64")],
+        data="1" * 64,
+        data_parts=[("x", "2" * 32)],
+    ),
     messages.Refused(reason="no"),
     messages.Restore(round=3, source=None),
     messages.Ready(round=3, digest="0" * 64),

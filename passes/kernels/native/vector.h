@@ -1,0 +1,82 @@
+/* Vectors of f32 as wide as the registers of the instruction set that is compiled for. */
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__AVX512F__)
+#define LANES 16
+#define REGISTERS 32
+#elif defined(__AVX__)
+#define LANES 8
+#define REGISTERS 16
+#elif defined(__aarch64__)
+#define LANES 4
+#define REGISTERS 32
+#else
+#define LANES 4
+#define REGISTERS 16
+#endif
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+typedef float V __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t I __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint16_t H __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+/* By halves, as other code adds a vector. */
+INLINE float total(V v) {
+  float part[LANES];
+  *(V *)part = v;
+  UNROLL for (int n = LANES / 2; n > 0; n /= 2) {
+    UNROLL for (int i = 0; i < n; i++) part[i] += part[i + n];
+  }
+  return part[0];
+}
+
+/* Weights in memory as f32: what bf16 and f16 hold, exactly. */
+
+INLINE V load_f32(const float *p) { return *(const V *)p; }
+INLINE float one_f32(const float *p) { return *p; }
+
+INLINE V load_bf16(const uint16_t *p) {
+#if defined(__AVX512F__)
+  __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+  return (V)_mm512_slli_epi32(bits, 16);
+#elif defined(__AVX2__)
+  __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+  return (V)_mm256_slli_epi32(bits, 16);
+#else
+  return (V)(__builtin_convertvector(*(const H *)p, I) << 16);
+#endif
+}
+INLINE float one_bf16(const uint16_t *p) {
+  union { uint32_t bits; float value; } it = {(uint32_t)*p << 16};
+  return it.value;
+}
+
+/* The exponent's bias is 15 there and 127 here: times 2^112, which normalizes small
+   numbers too. All ones in the exponent stay that: infinity and NaN. */
+INLINE float one_f16(const uint16_t *p) {
+  uint32_t bits = *p, body = (bits & 0x7fff) << 13;
+  union { uint32_t bits; float value; } it = {body}, power = {0x77800000};
+  it.value *= power.value;
+  it.bits |= (bits & 0x8000) << 16 | ((bits & 0x7c00) == 0x7c00 ? 0x7f800000 : 0);
+  return it.value;
+}
+INLINE V load_f16(const uint16_t *p) {
+#if defined(__AVX512F__)
+  return (V)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#elif defined(__F16C__)
+  return (V)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+#else
+  I bits = __builtin_convertvector(*(const H *)p, I);
+  I power = (I){} + 0x77800000;
+  I value = (I)((V)((bits & 0x7fff) << 13) * (V)power);
+  I special = ((bits & 0x7c00) == 0x7c00) & 0x7f800000;
+  return (V)(value | (bits & 0x8000) << 16 | special);
+#endif
+}
