@@ -32,6 +32,7 @@ from pcp.training.coordinator.effects import (
     Compile,
     Fail,
     FindCheckpoint,
+    Gather,
     ReportRound,
     Send,
 )
@@ -39,6 +40,7 @@ from pcp.training.coordinator.events import (
     Compiled,
     Event,
     Found,
+    Gathered,
     Lost,
     Program,
     Received,
@@ -131,12 +133,16 @@ class Model:
                     self.after(0.0, partial(Compiled, connection, program))
                 case FindCheckpoint():
                     answer = Found(None, ())
+                case Gather(round=number, members=members):
+                    answer = Gathered(number, members, ())  # the first state is shown
                 case ReportRound(record=record):
                     yield record
                 case Fail(error=error):
                     raise error
         if answer is not None:
             yield from self.happened(run, answer, program)
+        if isinstance(answer, Gathered):  # the next round begins at once
+            yield from self.happened(run, Tick(), program)
 
     def moment(self, roster: Roster) -> Iterator[Event]:
         """Events until none more comes for a moment, and then a tick.
