@@ -89,11 +89,11 @@ class BundleTrainer:
         self.inputs = data_inputs(manifest)
         self.batch, self.block = batch_of(self.inputs), tokens_of_sample(self.inputs)
         self.parameter_shapes: Sequence[Sequence[int]] = model_shapes(manifest)
-        self.rows = manifest.rows
+        self.rows: Mapping[str, int] = manifest.rows
         self.every_step = plan.synchronize == "step"
         self.functions = Functions(program)
         mesh = self.parts.mesh
-        self.axes_inside = _axes_inside(manifest, self.parts)
+        self.axes_inside: Sequence[tuple[str, ...]] = _axes_inside(manifest, self.parts)
         self.steps = Steps(program, manifest, mesh, mesh.members[coordinate])
         second = (
             None if background is None else BackgroundExchange(Functions(background))
