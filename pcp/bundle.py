@@ -23,7 +23,7 @@ import re
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -92,7 +92,7 @@ class Bundle:
 
     manifest: Manifest
     members: Mapping[str, bytes]
-    signatures: tuple[signing.Signature, ...] = ()
+    signatures: tuple[signing.Signature, ...] = field(kw_only=True, default=())
     """Of `digest`; whether they are good is for who trusts to check."""
 
     def __repr__(self) -> str:
@@ -235,7 +235,7 @@ class Bundle:
             name: _read_member(archive, entries[name], member, source)
             for name, member in sorted(manifest.members.items())
         }
-        return cls(manifest, members, signatures)
+        return cls(manifest, members, signatures=signatures)
 
 
 def sha256(content: bytes) -> str:

@@ -75,9 +75,12 @@ class Pending(Future):
     def _note(self) -> None:
         """Note that the caller knows of a failure; not in the completing thread."""
         inside = self.by is not None and self.by.inside
-        if self.of is None or inside or not self.done() or self.cancelled():
-            return
-        if super().exception(0) is not None:
+        if not inside and self.done() and not self.cancelled():
+            self.told()
+
+    def told(self) -> None:
+        """The caller hears of a failure in another way than by this future."""
+        if self.of is not None and self.done() and super().exception(0) is not None:
             self.of.heard = True
 
     def _check_waiting(self, timeout: float | None) -> None:

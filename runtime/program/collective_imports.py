@@ -206,6 +206,8 @@ class PendingImport:
                 self._imports.device.overwrite(view, array, dtype)
         except BaseException as error:
             fault = error
+            if isinstance(pending, Pending):
+                pending.told()  # the program is, by its fence
         self._imports.progress.moved(-1)
         self.settle(fault)
 

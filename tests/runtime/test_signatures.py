@@ -11,6 +11,7 @@ which writes it anew, and read the difference before it is committed.
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,11 @@ def _of_class(cls: type) -> Iterator[tuple[str, str]]:
             continue
         member = inspect.getattr_static(cls, name)
         whole = f"{cls.__name__}.{name}"
-        if isinstance(member, classmethod | staticmethod) or inspect.isroutine(member):
+        kept = isinstance(member, cached_property)
+        function = isinstance(member, classmethod | staticmethod) or (
+            inspect.isroutine(member) and not kept
+        )
+        if function:
             yield _line(getattr(cls, name), whole)
         else:
             yield whole, "a value"

@@ -1,5 +1,6 @@
 """A run's curves for TensorBoard, by the package `tensorboardX`."""
 
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,14 @@ class TensorBoard(Quiet):
     """
 
     def __init__(self, folder: Path, behind: int) -> None:
+        self._folder, self._behind = folder, behind
+
+    @cached_property
+    def _writer(self) -> Any:
+        """Made when there is something to write: a run that did not begin has none."""
         made: Any = import_module("tensorboardX")
-        self._writer = made.SummaryWriter(
-            str(folder), purge_step=behind + 1, flush_secs=5
-        )
+        behind = self._behind + 1
+        return made.SummaryWriter(str(self._folder), purge_step=behind, flush_secs=5)
 
     def round(self, record: Round) -> None:
         """Append the round's figures."""
@@ -33,4 +38,5 @@ class TensorBoard(Quiet):
 
     def close(self) -> None:
         """Write what is not written yet."""
-        self._writer.close()
+        if "_writer" in vars(self):
+            self._writer.close()

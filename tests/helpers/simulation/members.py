@@ -32,6 +32,7 @@ class Clock:
     suspended = False
     closed = False
     expecting = 0
+    driver = None
 
     def __init__(self, world: EventQueues, name: str) -> None:
         self._world, self._name = world, name
