@@ -14,15 +14,15 @@ def test_a_seed_gives_the_same_run() -> None:
 
 
 def test_no_schedule_stops_a_run_or_makes_it_wrong() -> None:
-    assert wrong(0, 60) == []
+    assert wrong(0, 20) == []
 
 
 def test_no_schedule_on_own_clocks_does() -> None:
-    assert wrong(0, 40, own_clocks=True) == []
+    assert wrong(0, 15, own_clocks=True) == []
 
 
 def test_a_shepherd_killed_at_a_commit_has_kept_that_round() -> None:
-    assert wrong(0, 12, faults=2, aimed=[("commit line", "shepherd")] * 2) == []
+    assert wrong(0, 6, faults=2, aimed=[("commit line", "shepherd")] * 2) == []
 
 
 @pytest.mark.slow
