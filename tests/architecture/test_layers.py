@@ -17,12 +17,13 @@ FLOOR = {
     "signing",
     "training_plan",
     "version",
+    "whole_file",
     "wire",
 }
 ALLOWED: dict[str, set[str]] = {
     "pcp": FLOOR,
     "dialect": {"errors"},
-    "frontends": {"errors", "dialect"},
+    "frontends": {"errors", "outside", "strict_json", "dialect"},
     "passes": {"door", "errors", "dialect", "layout", "mesh", "training_plan", "wire"},
     "autodiff": {"door", "errors", "strict_json", "dialect", "passes"},
     "compiler": FLOOR | {"dialect", "passes", "autodiff"},
