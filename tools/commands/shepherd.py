@@ -15,6 +15,7 @@ from typing import Any
 
 from pcp.errors import MissingPackage, UsageError
 from pcp.runtime.transport.credentials import Protection
+from pcp.tools.pages.bundle_page import programs
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import MAX_PORT, Parser, port_number, run
@@ -297,6 +298,7 @@ def _web_page(
         metrics=figures.text if figures else None,
         token=token,
         desk=desk,
+        programs=partial(programs, desk.folder),
     )
     return [page, figures] if figures else [page]
 
@@ -330,7 +332,7 @@ def conclude(folder: RunFolder, outcome: Outcome) -> None:
         lines["best round"] = f"{round_}, validation loss {loss:.4f}"
         if (best := best_folder(folder, outcome)) is not None:
             lines["best checkpoint"] = str(best)
-    lines["report"] = str(write_report(folder.path))
+    lines["report"] = str(write_report(folder.path, programs))
     lines["metrics"] = str(folder.metrics)
     lines["checkpoint"] = outcome.checkpoint or "none"
     for name, value in lines.items():
