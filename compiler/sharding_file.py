@@ -97,12 +97,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _axes(path: Path, pattern: str, dims: object) -> tuple[tuple[str, ...], ...]:
-    lists = isinstance(dims, list) and all(isinstance(d, list | str) for d in dims)
-    if not lists:
+    if not isinstance(dims, list) or any(not isinstance(d, list | str) for d in dims):
         raise ConfigError(
             f'{path}: {pattern}: give a list of axes for each dimension, as [["dp"]]'
         )
-    return tuple((d,) if isinstance(d, str) else tuple(d) for d in dims)  # type: ignore[union-attr]
+    return tuple((d,) if isinstance(d, str) else tuple(d) for d in dims)
 
 
 def annotate(module: ir.Module, mesh: Mesh, sharding: str | None) -> int:
@@ -243,9 +242,10 @@ def _facts(function: ir.Operation, which: str, count: int) -> list[tuple[str, st
     if which not in function.attributes:
         return [("", "")] * count
     return [
-        tuple(
-            ir.StringAttr(entry[key]).value if key in entry else ""
-            for key in (NAME, ROLE)
-        )
+        (_said(entry, NAME), _said(entry, ROLE))
         for entry in map(ir.DictAttr, ir.ArrayAttr(function.attributes[which]))
-    ]  # type: ignore[return-value]
+    ]
+
+
+def _said(entry: ir.DictAttr, key: str) -> str:
+    return ir.StringAttr(entry[key]).value if key in entry else ""

@@ -65,7 +65,7 @@ def rezip(content: bytes, change: dict[str, bytes | None], **extra: object) -> b
     out = io.BytesIO()
     with (
         zipfile.ZipFile(io.BytesIO(content)) as old,
-        zipfile.ZipFile(out, "w", extra.get("compression", zipfile.ZIP_STORED)) as new,  # type: ignore[arg-type]
+        zipfile.ZipFile(out, "w", extra.get("compression", zipfile.ZIP_STORED)) as new,  # pyright: ignore[reportArgumentType, reportCallIssue]
     ):
         names = dict.fromkeys([*old.namelist(), *change])
         for name in names:

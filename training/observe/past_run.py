@@ -100,6 +100,7 @@ class PastRun:
             "since": self.rounds[0].time if self.rounds else 1.0,
             "after": len(self.rounds),
             "rounds": self.wanted_rounds,
+            "orders": None,
             "validations": dict(self.validations),
             "events": list(self.events),
             "records": [asdict(record) for record in self.rounds],

@@ -265,7 +265,7 @@ class Shepherd:
         if isinstance(arrived, Done):
             arrived.then(arrived.result)
         elif isinstance(arrived, Received) and (why := self._stolen(arrived)):
-            arrived.connection.refuse(why)  # type: ignore[attr-defined]
+            _ends(arrived).refuse(why)
         elif isinstance(arrived, Received) and self._asked_back(arrived):
             return
         elif isinstance(arrived, Received) and isinstance(arrived.message, Order):
@@ -294,7 +294,7 @@ class Shepherd:
             return True
         if expects is None or hello.data == expects.data:
             return False
-        arrived.connection.send(expects)  # type: ignore[attr-defined]
+        _ends(arrived).send(expects)
         return True
 
     def _stolen(self, arrived: Received) -> str | None:
@@ -468,3 +468,8 @@ class Shepherd:
 
 def _fail(effect: do.Fail) -> None:
     raise effect.error
+
+
+def _ends(arrived: Received) -> Any:
+    """The connection of a message, as the server made it."""
+    return arrived.connection

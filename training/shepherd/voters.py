@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from pcp import outside, strict_json
 from pcp.errors import ConfigError, PcpError, RuntimeFault
@@ -288,7 +289,7 @@ class Voters:
         try:
             channel.admit(_DIAL_SECONDS * 5)
             while not self._closing.is_set():
-                message: Said = channel.receive(_IDLE_SECONDS)  # type: ignore[assignment]
+                message = cast(Said, channel.receive(_IDLE_SECONDS))
                 with self._lock:
                     if channel.identity is not None:
                         self.identities.add(channel.identity.id)
