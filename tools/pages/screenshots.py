@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 from pcp import strict_json
 from pcp.errors import MissingPackage, PcpError
+from pcp.tools.pages.bundle_page import programs
 from pcp.tools.support.command import Parser, run
 from pcp.training.observe.past_run import write_report
 
@@ -63,7 +64,7 @@ def _pages(folder: Path) -> list[tuple[str, Path, int]]:
     _call(*COMPILE, model, *compiled, *sharding, "-o", "gpt.pcp", within=folder)
     _call(*PCP, "inspect", "--plan", "gpt.pcp", "-o", "plan.html", within=folder)
     return [
-        ("run", write_report(folder / "runs" / next(iter(RUNS))), 925),
+        ("run", write_report(folder / "runs" / next(iter(RUNS)), programs), 925),
         ("runs", folder / "runs.html", 960),
         ("plan", folder / "plan.html", 720),
     ]

@@ -9,7 +9,7 @@ from pcp import outside, strict_json
 from pcp.errors import ConfigError
 from pcp.training.config.experiment import Experiment
 from pcp.training.observe import journal, metrics
-from pcp.training.observe.page_files import page
+from pcp.training.observe.page_files import Programs, no_programs, page
 from pcp.training.storage import ledger
 from pcp.training.storage.ledger_state import Progress
 from pcp.training.storage.round_record import Round
@@ -99,6 +99,7 @@ class PastRun:
             "since": self.rounds[0].time if self.rounds else 1.0,
             "after": len(self.rounds),
             "rounds": self.wanted_rounds,
+            "orders": None,
             "validations": dict(self.validations),
             "events": list(self.events),
             "records": [asdict(record) for record in self.rounds],
@@ -113,10 +114,11 @@ class PastRun:
         }
 
 
-def write_report(path: str | Path) -> Path:
+def write_report(path: str | Path, programs: Programs = no_programs) -> Path:
     """Write `report.html` of the run in a folder: the page with its data inside."""
     run = PastRun.read(path)
-    run.folder.report.write_text(page("page.html", run.answer()), encoding="utf-8")
+    data = run.answer() | {"programs": dict(programs(run.folder.path))}
+    run.folder.report.write_text(page("page.html", data), encoding="utf-8")
     return run.folder.report
 
 

@@ -127,7 +127,8 @@ class Shepherd:
                 raise
         begin = self.ledger.progress.begin
         recorded = begin.get("data")
-        self._artifacts = Artifacts(compile_for, experiment, recorded, self._signer)
+        made = self._keeping(compile_for)
+        self._artifacts = Artifacts(made, experiment, recorded, self._signer)
         self._serving = Serving(
             self.endpoint,
             folder,
@@ -326,6 +327,19 @@ class Shepherd:
                 if answer is not None:
                     events.append(answer)
         self._serving.decline()
+
+    def _keeping(self, compile_for: CompileFor) -> CompileFor:
+        """What it makes is kept in the run's folder too, for those who look at it."""
+
+        def compiled(target: str) -> bytes:
+            content = compile_for(target)
+            try:
+                self.folder.keep_program(target, content)
+            except OSError as error:
+                self.observer.log(f"{self.folder.programs}: {error.strerror}")
+            return content
+
+        return compiled
 
     # Effects --------------------------------------------------------------------
 

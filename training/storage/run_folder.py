@@ -13,10 +13,12 @@
     report.html          the run's page with its data, when it has ended
     control.json         where the shepherd is (`coordinator.operator_control`)
     workers.log          what the workers of `pcp train` say
+    programs/            the bundles that workers were sent, one for each target
     checkpoints/         (`pcp.training.storage.checkpoint`)
 """
 
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -94,6 +96,22 @@ class RunFolder:
         return self.path / "tensorboard"
 
     @property
+    def programs(self) -> Path:
+        """The folder of the bundles."""
+        return self.path / "programs"
+
+    @property
+    def bundles(self) -> list[Path]:
+        """The bundles that are there."""
+        return sorted(self.programs.glob("*.pcp"))
+
+    def keep_program(self, target: str, content: bytes) -> None:
+        """Keep the bundle for a target."""
+        self.programs.mkdir(exist_ok=True)
+        name = re.sub(r"[^\w.+-]", "-", target)
+        _replace(self.programs / f"{name}.pcp", content)
+
+    @property
     def report(self) -> Path:
         """The page of a run that has ended."""
         return self.path / "report.html"
@@ -150,8 +168,10 @@ class RunFolder:
             return
         ours = (self.ledger, self.path / CONTROL_FILE, self.path / WORKER_LOG)
         written = (self.experiment, self.changed, self.metrics, self.log, self.workers)
-        for path in (*written, *ours):
+        for path in (*written, *ours, *self.bundles):
             path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.programs.rmdir()
         with suppress(OSError):  # another process put a file there
             self.path.rmdir()
 
@@ -175,6 +195,6 @@ class RunFolder:
         return folder if name and folder.ledger.exists() else None
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, content: str | bytes) -> None:
     with whole_file.replacing(path) as file:
-        file.write(text.encode())
+        file.write(content.encode() if isinstance(content, str) else content)
