@@ -9,7 +9,6 @@ pcp doctor --for shepherd --port 48148 --all-targets
 """
 
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -21,6 +20,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pcp import strict_json
 from pcp.compiler.options import CompileOptions
 from pcp.errors import MissingPackage, PcpError, counted, install
 from pcp.runtime.transport import mover
@@ -243,7 +243,7 @@ def _probe(driver: str) -> list[str] | str:
     except subprocess.TimeoutExpired:
         return f"no answer in {PROBE_S:.0f} s"
     try:
-        return json.loads(done.stdout)
+        return strict_json.parse(done.stdout)
     except ValueError:
         return f"died with {done.returncode}: {done.stderr.strip()[-200:]}"
 

@@ -9,10 +9,10 @@ from typing import Generic, TypeVar
 from helpers.models.bigram_numpy import BigramTrainer, Pause, bundle
 
 from pcp.runtime import Endpoint
-from pcp.tools.commands.control import give
 from pcp.training.config.experiment import parse
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.orders import give
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage import checkpoint
 from pcp.training.storage.checkpoint import Checkpoint

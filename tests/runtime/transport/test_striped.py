@@ -280,7 +280,7 @@ def ends() -> tuple[StripedLink, list[FakeStream], StripedLink, list[FakeStream]
         streams = [FakeStream() for _ in range(3)]
         streams[0].sink = Up()
         loop: Any = SimpleNamespace(call=lambda what: what())
-        made += [StripedLink(loop, streams), streams]  # type: ignore[arg-type]
+        made += [StripedLink(loop, streams), streams]  # pyright: ignore[reportArgumentType]
     return *made, made[2].sink
 
 
@@ -291,9 +291,9 @@ def carry(frame: Frame, link: StripedLink, stream: FakeStream) -> None:
     header = Header(frame.kind, 0, *place)
     room = memoryview(b"")
     if size:
-        room = link.place(stream, header)  # type: ignore[arg-type]
+        room = link.place(stream, header)  # pyright: ignore[reportArgumentType]
         room[:] = bytes(frame.payload)
-    link.deliver(stream, header, room)  # type: ignore[arg-type]
+    link.deliver(stream, header, room)  # pyright: ignore[reportArgumentType]
 
 
 def data(offset: int, size: int = SMALLEST, on_sent: Callable | None = None) -> Frame:
@@ -382,7 +382,7 @@ def test_streams_in_reserve_are_used_when_they_make_it_faster() -> None:
     clock = SimpleNamespace(now=0.0)
     streams = [FakeStream() for _ in range(7)]
     loop: Any = SimpleNamespace(call=lambda what: what())
-    link = StripedLink(loop, streams, 2)  # type: ignore[arg-type]
+    link = StripedLink(loop, streams, 2)  # pyright: ignore[reportArgumentType]
     link._use = StreamController(2, 6, clock=lambda: clock.now)
     size, granted = 64 << 10, 0
     for _ in range(800):
