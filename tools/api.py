@@ -332,8 +332,8 @@ def compile(
     `mode` is "train", "grad" or "forward"; left out, it is "train" where that is
     possible. Further options are the fields of `pcp.compiler.options.CompileOptions`:
     `optimizer`, `algorithm="diloco{lr=0.7}"`, `mesh={"dp": 2}`, `memory="16GiB"`,
-    `sharding`, `zero`, `cluster`, ...; paths may be given as text. Modules are kept where
-    the commands keep them, or in the folder `cache`; `cache="off"` is none.
+    `sharding`, `zero`, `cluster`, ...; paths may be given as text. Modules are kept
+    where the commands keep them, or in the folder `cache`; `cache="off"` is none.
     """
     known = [field.name for field in fields(CompileOptions)]
     if unknown := [name for name in options if name not in known]:
