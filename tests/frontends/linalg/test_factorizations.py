@@ -56,7 +56,9 @@ BETWEEN = {(2, 2), (8, 8)}
 def sizes(every):
     """What is between the others is slow."""
     slow = pytest.mark.slow
-    return [pytest.param(s, marks=slow if s in BETWEEN else (), id=str(s)) for s in every]
+    return [
+        pytest.param(s, marks=slow if s in BETWEEN else (), id=str(s)) for s in every
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
