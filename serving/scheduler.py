@@ -29,6 +29,7 @@ charged so many tokens less.
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import ceil
 from typing import Any
 
@@ -224,11 +225,15 @@ class Scheduler:
         (tick, jobs), self._running = self._running, None
         for chunk in tick.chunks:
             self._slots[chunk.slot].put(chunk.start, chunk.tokens, chunk.request)
-        for step in tick.steps:
-            self._slots[step.slot].put(step.position, (step.token,), step.request)
-        for job, result in zip(jobs, sampled, strict=True):
-            if self._jobs.get(job.request.number) is job:
-                self._take(job, result)
+        found = [list(results) for _, results in groupby(sampled, lambda s: s.slot)]
+        of_steps = found[len(jobs) - len(tick.steps) :]
+        for step, results in zip(tick.steps, of_steps, strict=True):
+            tokens = (step.token, *(result.token for result in results[:-1]))
+            self._slots[step.slot].put(step.position, tokens, step.request)
+        for job, results in zip(jobs, found, strict=True):
+            for result in results:
+                if self._jobs.get(job.request.number) is job:
+                    self._take(job, result)
 
     def _on_lost(self) -> None:
         self.ready, self._running = False, None

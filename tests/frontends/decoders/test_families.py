@@ -48,7 +48,7 @@ def test_tokens_and_logits_are_those_of_transformers(name: str, tmp_path: Path) 
         assert run(engine, request) == [wanted], f"chunks of {chunk}"
     prefill = engine._executor.shapes.prefill[0]
     filled = (*PROMPT, *[0] * (prefill.rows - len(PROMPT)))
-    call = Call(prefill, (0,), filled, (0, len(PROMPT)))
+    call = Call(prefill, (0,), filled, (0,), (len(PROMPT),))
     (found,) = engine._executor.carry_out(Order(calls=(call,)))
     assert found is not None
     with torch.no_grad():
