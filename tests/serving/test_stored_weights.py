@@ -34,7 +34,13 @@ def _meant(made: small_llama.Weights, kind: str) -> small_llama.Weights:
 
 
 @pytest.mark.parametrize(
-    ("kind", "error"), [("bf16", 1e-5), ("f16", 1e-5), ("int8", 0.03), ("int4", 0.03)]
+    ("kind", "error"),
+    [
+        ("bf16", 1e-5),
+        pytest.param("f16", 1e-5, marks=pytest.mark.slow),  # as bf16, in another type
+        ("int8", 0.03),
+        ("int4", 0.03),
+    ],
 )
 def test_logits(kind: str, error: float, tmp_path: Path) -> None:
     """Integers are multiplied with x in 8 bits: that is the rest of the error."""

@@ -146,7 +146,12 @@ def test_what_is_not_served_is_named(changes: dict[str, Any], message: str) -> N
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(None, "cannot read it"), ("{", "not valid JSON"), ("[]", "no model_type")],
+    [
+        (None, "cannot read it"),
+        ("{", "not valid JSON"),
+        ("[]", "expected a JSON object"),
+        ("{}", "no model_type"),
+    ],
 )
 def test_a_bad_file_is_named(text: str | None, message: str, tmp_path: Path) -> None:
     if text is not None:

@@ -219,13 +219,13 @@ class Connection:
     def arrived(self, message: Message) -> None:
         """A worker's message came."""
         if not self._over:
-            self._hub.add(Received(self, message))  # pyright: ignore
+            self._hub.add(Received(self, message))  # pyright: ignore[reportArgumentType]
 
     def ends(self) -> None:
         """The worker is gone."""
         if not self._over:
             self._over = True
-            self._hub.add(Lost(self, "its connection broke"))  # pyright: ignore
+            self._hub.add(Lost(self, "its connection broke"))  # pyright: ignore[reportArgumentType]
 
 
 class VirtualHub:

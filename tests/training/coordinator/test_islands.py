@@ -77,7 +77,7 @@ def rank(
         island=island,
         coordinate=at,
     )
-    return Rank(Wire, hello, since=0.0, seen=0.0)  # type: ignore[arg-type]
+    return Rank(Wire, hello, since=0.0, seen=0.0)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,9 @@ class uPlot {
   static join(tables) { return tables.map(([x, y]) => ({x, y})); }
   constructor(shape, data) { this.data = [data]; drawn_charts.push(data); }
 }
+const location = {hostname: "localhost"};
 const document = {title: "", documentElement: {}, createElement: element,
+  querySelectorAll: () => [],
   createElementNS: (_, name) => element(name),
   getElementById: id => {
     if (!places.has(id)) places.set(id, element(id));
