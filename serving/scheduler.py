@@ -301,10 +301,8 @@ class Scheduler:
     def _next(self) -> _Job | None:
         """The oldest waiting request of the key that was charged least."""
         heads = (jobs[0] for jobs in self._waiting.values() if jobs)
-        return min(heads, key=self._turn, default=None)
-
-    def _turn(self, job: _Job) -> tuple[int, int]:
-        return self._charged[job.request.key], job.order
+        charged = self._charged
+        return min(heads, key=lambda j: (charged[j.request.key], j.order), default=None)
 
     def _admit(self) -> None:
         """Give free slots to waiting requests."""
@@ -390,10 +388,9 @@ class Scheduler:
 
     @staticmethod
     def _step(slot: _Slot, job: _Job) -> Step:
-        request = job.request
-        position = len(slot.cached)
-        last = job.tokens[-1]
-        return Step(slot.number, last, position, request.number, request.sampling)
+        request, last = job.request, job.tokens[-1]
+        where = slot.number, last, len(slot.cached)
+        return Step(*where, request.number, request.sampling)
 
     def _chunks(self, filling: list[tuple[_Slot, _Job]]) -> Iterator[Chunk]:
         """Chunks of the oldest requests, as many tokens as the largest chunk has."""
