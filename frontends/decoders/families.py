@@ -4,7 +4,6 @@ A key that changes what is computed and that is not known here is an error, as i
 family without a row: a model is served right, or not at all.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,6 +13,7 @@ from typing import Any
 from pcp.errors import ConfigError, nearest
 from pcp.frontends.decoders.rope import rope
 from pcp.frontends.decoders.spec import Decoder, Layer, Norm
+from pcp.frontends.model_config import read_config
 
 Config = Mapping[str, Any]
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -41,16 +41,7 @@ class Family:
 
 def read(folder: str | Path) -> Decoder:
     """The decoder of a folder; `ConfigError` says what of it is not supported."""
-    path = Path(folder) / "config.json"
-    try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read it: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(said, dict) or "model_type" not in said:
-        raise ConfigError(f"{path}: names no model_type; is it of transformers?")
-    return decoder(said, str(path))
+    return decoder(read_config(folder), str(Path(folder) / "config.json"))
 
 
 def decoder(said: Config, source: str = "config.json") -> Decoder:

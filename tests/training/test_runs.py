@@ -180,7 +180,7 @@ def test_a_lost_tail_of_rounds_is_rewound_and_done_again(tmp_path, monkeypatch):
 
 
 def test_a_newcomer_gets_the_current_state_and_joins_the_next_round(tmp_path):
-    exp = experiment(tmp_path, outer_loop_steps=30)
+    exp = experiment(tmp_path, outer_loop_steps=16)
     shepherd, watcher, thread = start_shepherd(exp, workers=1)
     said = []
     crew = [start_worker(shepherd.port, "first", 0.02)]
@@ -339,14 +339,14 @@ def test_a_target_that_does_not_compile_costs_only_that_worker(tmp_path):
             raise ConfigError(f"no compiler for {target}")
         return bundle()
 
-    exp = experiment(tmp_path, outer_loop_steps=20)
+    exp = experiment(tmp_path, outer_loop_steps=10)
     shepherd, watcher, thread = start_shepherd(exp, compile_for=compile_for, workers=1)
     good = start_worker(shepherd.port, "good", 0.02)
     watcher.wait_for_round(1)
     bad = start_worker(shepherd.port, "bad", target="sm_1")
     with pytest.raises(ProtocolError, match="no compiler for sm_1"):
         bad.finish()
-    assert thread.finish().rounds == 20
+    assert thread.finish().rounds == 10
     assert good.finish(10)
 
 
@@ -430,7 +430,7 @@ def test_a_run_with_an_older_digest_goes_on(tmp_path, monkeypatch):
 def test_the_status_is_there_for_the_asking(tmp_path):
     from pcp.tools.commands.status import ask, lines
 
-    exp = experiment(tmp_path, outer_loop_steps=20)
+    exp = experiment(tmp_path, outer_loop_steps=10)
     shepherd, watcher, thread = start_shepherd(exp, workers=1)
     worker = start_worker(shepherd.port, "w", 0.02)
     watcher.wait_for_round(2)

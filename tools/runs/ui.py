@@ -4,11 +4,12 @@ import secrets
 import threading
 from collections.abc import Sequence
 
+from pcp.runtime.transport.address import is_loopback
+from pcp.tools.pages.bundle_page import programs
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.lines import say
 from pcp.tools.support.protection import (
     add_protection_flags,
-    is_loopback,
     protection,
 )
 from pcp.tools.support.signals import in_order
@@ -44,7 +45,7 @@ def _main(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
     runs_in(flags.folder)  # what is wrong with it is told before a browser asks
     token = "" if is_loopback(flags.host) else secrets.token_urlsafe(24)
-    served = RunsPage(flags.folder, protection(flags))
+    served = RunsPage(flags.folder, protection(flags), programs)
     server = WebServer(flags.host, flags.port, served, token)
     try:
         say(f"runs of {flags.folder}: {server.url} (Ctrl-C ends)")

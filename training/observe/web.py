@@ -4,6 +4,7 @@
 
     /            the page
     /api/run     status, events, validations, and the rounds after number `after`
+    /api/programs  what the programs of the run hold, by name, as HTML
     /metrics     for `pcp.training.observe.prometheus`, where it is installed
 
 `RunsPage` serves a folder of runs, live or over, and reads their files each time:
@@ -23,7 +24,6 @@ Orders are posted to `api/order` of a run, as JSON, with the run's key in the he
 """
 
 import hmac
-import ipaddress
 import socket
 import threading
 import time
@@ -38,9 +38,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from pcp import strict_json
 from pcp.errors import ConfigError, PcpError
+from pcp.runtime.transport.address import is_loopback
 from pcp.runtime.transport.credentials import Protection
 from pcp.training.observe.metrics import Quiet
 from pcp.training.observe.orders import MOST_BYTES, Desk
+from pcp.training.observe.page_files import Programs, no_programs
 from pcp.training.observe.page_files import page as page_file
 from pcp.training.observe.past_run import RUNNING, PastRun, runs_in
 from pcp.training.storage.round_record import Round
@@ -77,6 +79,7 @@ class WebPage(Quiet):
 
     `metrics()` gives the text of `/metrics` and its content type. `history` are
     rounds of this run that an earlier shepherd committed. Orders are taken at `desk`.
+    `programs()` gives what the run's programs hold, as HTML.
     """
 
     def __init__(
@@ -90,8 +93,10 @@ class WebPage(Quiet):
         metrics: Callable[[], tuple[bytes, str]] | None = None,
         token: str = "",
         desk: Desk | None = None,
+        programs: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._lock, self._desk = threading.Lock(), desk
+        self._programs = programs
         self._rounds, self.metrics = rounds, metrics
         self._records = deque(map(asdict, history), maxlen=_RECORDS)
         self._count = len(self._records)
@@ -138,6 +143,8 @@ class WebPage(Quiet):
         if path == "/metrics" and self.metrics is not None:
             text, kind = self.metrics()
             return 200, kind, text
+        if path == "/api/programs":
+            return _json(self._programs())
         if path != "/api/run":
             return 404, TEXT, b"there is /, /api/run and /metrics\n"
         try:
@@ -171,8 +178,14 @@ class WebPage(Quiet):
 class RunsPage:
     """A folder of runs, or one run. Orders go to their shepherds, `protected`."""
 
-    def __init__(self, folder: str | Path, protected: Protection = OPEN) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        protected: Protection = OPEN,
+        programs: Programs = no_programs,
+    ) -> None:
         self.folder, self._protected = Path(folder), protected
+        self._programs = programs
 
     def desk(self, path: str) -> Desk | None:
         """That of a run which goes on."""
@@ -201,6 +214,8 @@ class RunsPage:
             return 200, HTML, page_file("page.html").encode()
         if run is not None and rest == "api/run":
             return _json(run.answer() | {"orders": _reach(self._desk_of(run))})
+        if run is not None and rest == "api/programs":
+            return _json(self._programs(run.folder.path))
         return 404, TEXT, b"there is /, /api/runs and /run/NAME/\n"
 
 
@@ -372,8 +387,7 @@ def host_allowed(bound: str, asked: str) -> bool:
     """Whether a request's `Host` may be answered by a server bound to `bound`."""
     if not is_loopback(bound):
         return True
-    name = urlsplit(f"//{asked}").hostname or ""
-    return name == "localhost" or is_loopback(name)
+    return is_loopback(urlsplit(f"//{asked}").hostname or "")
 
 
 def has_token(token: str, headers: Message, query: Query) -> bool:
@@ -386,11 +400,3 @@ def has_token(token: str, headers: Message, query: Query) -> bool:
         name, _, value = cookie.strip().partition("=")
         shown.append(value if name == _COOKIE else "")
     return any(hmac.compare_digest(one.encode(), token.encode()) for one in shown)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

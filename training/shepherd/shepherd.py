@@ -17,8 +17,8 @@ from typing import Any
 
 from pcp.errors import RuntimeFault
 from pcp.runtime import Endpoint
+from pcp.runtime.transport.address import WILDCARDS, format_address
 from pcp.runtime.transport.credentials import Protection
-from pcp.runtime.transport.link import format_address
 from pcp.runtime.transport.signatures import ANYBODY, Signer, Trust, own_signer
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator import effects as do
@@ -55,7 +55,7 @@ from pcp.training.shepherd.voters import Voters
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.append_log import DiskFull
 from pcp.training.storage.checkpoint import Checkpoint
-from pcp.training.storage.control_file import CONTROL_FILE, WILDCARDS, write_control
+from pcp.training.storage.control_file import CONTROL_FILE, write_control
 from pcp.training.storage.ledger import Ledger
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
@@ -127,7 +127,8 @@ class Shepherd:
                 raise
         begin = self.ledger.progress.begin
         recorded = begin.get("data")
-        self._artifacts = Artifacts(compile_for, experiment, recorded, self._signer)
+        made = self._keeping(compile_for)
+        self._artifacts = Artifacts(made, experiment, recorded, self._signer)
         self._serving = Serving(
             self.endpoint,
             folder,
@@ -326,6 +327,19 @@ class Shepherd:
                 if answer is not None:
                     events.append(answer)
         self._serving.decline()
+
+    def _keeping(self, compile_for: CompileFor) -> CompileFor:
+        """What it makes is kept in the run's folder too, for those who look at it."""
+
+        def compiled(target: str) -> bytes:
+            content = compile_for(target)
+            try:
+                self.folder.keep_program(target, content)
+            except OSError as error:
+                self.observer.log(f"{self.folder.programs}: {error.strerror}")
+            return content
+
+        return compiled
 
     # Effects --------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ def test_tokens_and_logits_are_those_of_transformers(name: str, tmp_path: Path) 
         assert run(engine, request) == [wanted], f"chunks of {chunk}"
     prefill = engine._executor.shapes.prefill[0]
     filled = (*PROMPT, *[0] * (prefill.rows - len(PROMPT)))
-    call = Call(prefill, (0,), filled, (0, len(PROMPT)))
+    call = Call(prefill, (0,), filled, (0,), (len(PROMPT),))
     (found,) = engine._executor.carry_out(Order(calls=(call,)))
     assert found is not None
     with torch.no_grad():
@@ -182,7 +182,12 @@ def test_drawn_configurations_are_read_as_transformers_reads_them() -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(None, "cannot read it"), ("{", "not valid JSON"), ("[]", "no model_type")],
+    [
+        (None, "cannot read it"),
+        ("{", "not valid JSON"),
+        ("[]", "expected a JSON object"),
+        ("{}", "no model_type"),
+    ],
 )
 def test_a_bad_file_is_named(text: str | None, message: str, tmp_path: Path) -> None:
     if text is not None:

@@ -117,12 +117,16 @@ def test_a_page_with_a_token_asks_for_both(led: Shepherd) -> None:
 
 
 def test_the_page_of_all_runs_takes_them_too(led: Shepherd) -> None:
-    server = WebServer("127.0.0.1", 0, RunsPage(led.folder.path.parent))
+    found = RunsPage(led.folder.path.parent, programs=lambda run: {"p": run.name})
+    server = WebServer("127.0.0.1", 0, found)
+    assert [path.name for path in led.folder.bundles] == ["cpu.pcp"]
     key = read_control(led.folder.path)["key"]
     where = f"{server.url}run/{led.folder.name}/api/order"
     try:
         with urllib.request.urlopen(where.replace("order", "run")) as answer:
             assert json.load(answer)["orders"] == "here"
+        with urllib.request.urlopen(where.replace("order", "programs")) as answer:
+            assert json.load(answer) == {"p": led.folder.name}
         assert posted(where, {"action": "steps", "steps": 2})[0] == 401
         code, said = posted(where, {"action": "steps", "steps": 2}, Pcp_Key=key)
         assert (code, said.partition(" from")[0]) == (200, "2 inner steps a round")

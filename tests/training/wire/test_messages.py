@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pcp.errors import PeerLost, ProtocolError, Timeout
 from pcp.runtime.transport.frame import Frame, Kind, pack_header
 from pcp.training.wire import messages
-from pcp.training.wire.channel import Channel, connect, split_address
+from pcp.training.wire.channel import Channel, connect
 
 PREPARED = messages.Prepared(
     round=1,
@@ -192,21 +192,3 @@ def test_nobody_there_is_said_clearly():
         port = sock.getsockname()[1]
         with pytest.raises(PeerLost, match=f"no shepherd at 127.0.0.1:{port}"):
             connect("127.0.0.1", port, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("h:1", ("h", 1)),
-        ("[::1]:80", ("::1", 80)),
-        ("10.0.0.1:8080", ("10.0.0.1", 8080)),
-    ],
-)
-def test_addresses_are_split(text, parts):
-    assert split_address(text) == parts
-
-
-@pytest.mark.parametrize("text", ["h", ":1", "h:x", "h:70000", ""])
-def test_bad_addresses_are_refused(text):
-    with pytest.raises(ProtocolError, match="no HOST:PORT"):
-        split_address(text)
