@@ -9,6 +9,7 @@ FLOOR = {
     "errors",
     "strict_json",
     "bundle",
+    "decoder_phase",
     "door",
     "layout",
     "manifest",
@@ -23,7 +24,7 @@ FLOOR = {
 ALLOWED: dict[str, set[str]] = {
     "pcp": FLOOR,
     "dialect": {"errors"},
-    "frontends": {"errors", "outside", "strict_json", "dialect"},
+    "frontends": {"decoder_phase", "errors", "outside", "strict_json", "dialect"},
     "passes": {"door", "errors", "dialect", "layout", "mesh", "training_plan", "wire"},
     "autodiff": {"door", "errors", "strict_json", "dialect", "passes"},
     "compiler": FLOOR | {"dialect", "passes", "autodiff"},

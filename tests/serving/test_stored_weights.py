@@ -51,7 +51,7 @@ def test_logits(kind: str, error: float, tmp_path: Path) -> None:
     executor = served._executor
     assert isinstance(executor, OneDevice)
     shapes, meant = executor.shapes, _meant(made, kind)
-    start = Call(shapes.prefill[0], (0,), (*TOKENS[:5], 0, 0, 0), (0, 5))
+    start = Call(shapes.prefill[0], (0,), (*TOKENS[:5], 0, 0, 0), (0,), (5,))
     got = [executor.model.run(start)[0]]
     got.append(executor.model.run(Call(shapes.decode[0], (0,), TOKENS[5:], (5,)))[0])
     f32 = sum(w.nbytes for w in made.values())

@@ -37,7 +37,7 @@ from pcp.training.coordinator.election import (
     Say,
 )
 from pcp.training.storage.ledger_copy import LedgerCopy
-from pcp.training.wire.channel import SHEPHERD, Channel, split_address
+from pcp.training.wire.channel import SHEPHERD, Channel
 from pcp.training.wire.shepherd_messages import MAX_VOTERS, Lines, Said, decode
 
 FILE = "election.json"
@@ -236,8 +236,7 @@ class Voters:
 
     def _talk(self, peer: int) -> None:
         """Say what there is to say to one of the others; dial while it is away."""
-        host, port = split_address(self._addresses[peer])
-        address = link.format_address(host, port)
+        address = self._addresses[peer]
         while not self._closing.is_set():
             try:
                 wire = self._protection.dial(address, _DIAL_SECONDS, (SHEPHERD,))

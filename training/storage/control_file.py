@@ -10,9 +10,9 @@ from typing import Any
 
 from pcp import outside, strict_json, whole_file
 from pcp.errors import ConfigError
+from pcp.runtime.transport.address import WILDCARDS
 
 CONTROL_FILE = "control.json"
-WILDCARDS = ("0.0.0.0", "::")
 
 
 def write_control(folder: Path, host: str, port: int) -> str:

@@ -16,8 +16,8 @@ from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator import Coordinator
 from pcp.runtime.transport import authentication, striped
+from pcp.runtime.transport.address import format_address
 from pcp.runtime.transport.frame import Frame, Header, Kind
-from pcp.runtime.transport.link import format_address
 from pcp.runtime.transport.stream_controller import StreamController
 from pcp.runtime.transport.striped import (
     AHEAD_BYTES,
