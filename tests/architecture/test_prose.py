@@ -1,0 +1,55 @@
+"""The subject of a sentence in a docstring is a noun: not Who, Nobody or Somebody."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+from helpers.repository.sources import ROOMS, ROOT, sources
+
+PERSON = re.compile(
+    r"(?:^|[.;:] )(Who(?:ever)?|(?:No|Some|Any|Every)(?:body|one))\b(?:'s)? [^.]*"
+)
+
+
+def strings(source: str) -> Iterator[str]:
+    """The docstrings of a source, of its attributes too, each on one line."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str):
+                yield " ".join(node.value.value.split())
+
+
+def sentences(source: str) -> list[str]:
+    """Those of which the subject is a person without a name."""
+    return [match[0] for text in strings(source) for match in PERSON.finditer(text)]
+
+
+@pytest.mark.parametrize("room", ["pcp", *ROOMS])
+def test_subjects_are_nouns(room: str) -> None:
+    files = sources(room)
+    assert sum(len(list(strings(file.read_text()))) for file in files) > 30
+    found = {
+        str(file.relative_to(ROOT)): said
+        for file in files
+        if (said := sentences(file.read_text()))
+    }
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Who has heard from all votes.",
+        "It waits. Nobody else does.",
+        "What is said: somebody hears it. Everyone's facts.",
+    ],
+)
+def test_a_person_without_a_name_is_found(text: str) -> None:
+    assert len(sentences(f'"""{text}"""')) == 1
+
+
+def test_nouns_and_questions_in_mid_sentence_are_let_through() -> None:
+    assert not sentences(
+        '"""A member votes. It says who has heard, and nobody waits."""'
+    )
