@@ -60,13 +60,16 @@ def _pages(folder: Path) -> list[tuple[str, Path, int]]:
     )
     compiled = ("--target", "cpu", "--mode", "grad", "--mesh", "dp=2,tp=2")
     sharding = ("--sharding", str(ROOT / "examples" / "megatron.json"))
-    model = "demo/models/nanogpt_small.mlir"
-    _call(*COMPILE, model, *compiled, *sharding, "-o", "gpt.pcp", within=folder)
-    _call(*PCP, "inspect", "--plan", "gpt.pcp", "-o", "plan.html", within=folder)
+    llama = f"{ROOT}/examples/models/llama_block.py:Llama"
+    sizes = ("--batch-size", "8", "--block-size", "16", "-o", "llama.mlir")
+    _call(*PCP, "export", "--torch", llama, *sizes, within=folder)
+    model = ("llama.mlir", *compiled, *sharding, "-o", "llama.pcp")
+    _call(*COMPILE, *model, within=folder)
+    _call(*PCP, "inspect", "--plan", "llama.pcp", "-o", "plan.html", within=folder)
     return [
         ("run", write_report(folder / "runs" / next(iter(RUNS)), programs), 925),
         ("runs", folder / "runs.html", 960),
-        ("plan", folder / "plan.html", 720),
+        ("plan", folder / "plan.html", 1180),
     ]
 
 
