@@ -10,14 +10,13 @@ parameter (`w`) unless a pattern names it, and so does a gradient. `auto` cuts t
 first dimension of data along the axis "dp".
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from pcp import outside
+from pcp import outside, strict_json
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import ConfigError, nearest
@@ -45,7 +44,9 @@ class Rules:
     def read(cls, path: Path) -> "Rules":
         """Read a file; raises `ConfigError` with the path and what is wrong."""
         try:
-            content = json.loads(outside.read_bytes(path), object_pairs_hook=_once)
+            content = strict_json.parse(
+                outside.read_bytes(path), object_pairs_hook=_once
+            )
         except OSError as error:
             raise ConfigError(
                 f"{path}: cannot read the shardings: {error.strerror}"

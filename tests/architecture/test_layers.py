@@ -9,6 +9,7 @@ FLOOR = {
     "errors",
     "strict_json",
     "bundle",
+    "decoder_phase",
     "door",
     "layout",
     "manifest",
@@ -17,12 +18,13 @@ FLOOR = {
     "signing",
     "training_plan",
     "version",
+    "whole_file",
     "wire",
 }
 ALLOWED: dict[str, set[str]] = {
     "pcp": FLOOR,
     "dialect": {"errors"},
-    "frontends": {"errors", "dialect"},
+    "frontends": {"decoder_phase", "errors", "outside", "strict_json", "dialect"},
     "passes": {"door", "errors", "dialect", "layout", "mesh", "training_plan", "wire"},
     "autodiff": {"door", "errors", "strict_json", "dialect", "passes"},
     "compiler": FLOOR | {"dialect", "passes", "autodiff"},

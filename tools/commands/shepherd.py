@@ -13,12 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pcp.errors import MissingPackage, UsageError
+from pcp.errors import ConfigError, MissingPackage, UsageError
+from pcp.runtime.transport.address import is_loopback, parse_address
 from pcp.runtime.transport.credentials import Protection
 from pcp.tools.pages.bundle_page import programs
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
-from pcp.tools.support.command import MAX_PORT, Parser, port_number, run
+from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.lines import say
 from pcp.tools.support.model_check import inspector
 from pcp.tools.support.protection import (
@@ -26,7 +27,6 @@ from pcp.tools.support.protection import (
     add_protection_flags,
     add_sign_flag,
     add_trust_flag,
-    is_loopback,
     protection,
     require_protection,
     signer,
@@ -51,7 +51,7 @@ from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import nonfinite
 from pcp.training.storage.round_record import Round, data_wait_share
 from pcp.training.storage.run_folder import RunFolder
-from pcp.training.wire.channel import OPEN, split_address
+from pcp.training.wire.channel import OPEN
 from pcp.training.wire.discovery import announced, tag_of
 
 PROG = "pcp shepherd"
@@ -183,7 +183,7 @@ def _voters(flags: Namespace, protected: Protection) -> list[str]:
         raise UsageError("--voters, --voter and --run go together")
     found = [word.strip() for word in flags.voters.split(",")]
     for address in found:
-        host, _ = split_address(address)
+        host, _ = parse_address(address)
         require_protection(host, protected, flags.insecure)
     return found
 
@@ -215,10 +215,12 @@ def add_web(parser: Parser) -> None:
 def _web_address(text: str) -> tuple[str, int] | None:
     if text == "off":
         return None
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > MAX_PORT:
-        raise ArgumentTypeError(f"expected [HOST:]PORT or off, not {text!r}")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    bare = text.removeprefix(":")
+    try:
+        return parse_address(bare if ":" in bare else f"127.0.0.1:{bare}")
+    except ConfigError:
+        why = f"expected [HOST:]PORT or off, not {text!r}"
+        raise ArgumentTypeError(why) from None
 
 
 @contextmanager

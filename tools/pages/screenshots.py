@@ -5,7 +5,6 @@ python -m pcp.tools.pages.screenshots
 It trains for some minutes, and has the browser `chromium` draw what a user sees.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from pcp import strict_json
 from pcp.errors import MissingPackage, PcpError
 from pcp.tools.pages.bundle_page import programs
 from pcp.tools.support.command import Parser, run
@@ -94,7 +94,7 @@ def _kill_a_worker(trainer: subprocess.Popen[bytes], metrics: Path) -> None:
     until = time.monotonic() + PATIENCE_S
     while trainer.poll() is None and time.monotonic() < until:
         rounds = metrics.read_text().splitlines() if metrics.exists() else []
-        if any(json.loads(line).get("round", 0) >= KILLED_IN for line in rounds):
+        if any(strict_json.parse(line).get("round", 0) >= KILLED_IN for line in rounds):
             os.kill(_workers(trainer.pid)[-1], signal.SIGKILL)
             return
         time.sleep(0.1)

@@ -4,12 +4,12 @@ import secrets
 import threading
 from collections.abc import Sequence
 
+from pcp.runtime.transport.address import is_loopback
 from pcp.tools.pages.bundle_page import programs
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.lines import say
 from pcp.tools.support.protection import (
     add_protection_flags,
-    is_loopback,
     protection,
 )
 from pcp.tools.support.signals import in_order

@@ -20,11 +20,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self
 
 from pcp.errors import PcpError, UsageError, nearest
+from pcp.runtime.transport.address import MAX_PORT
 from pcp.training.process.parent_death import die_with_parent
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-MAX_PORT = 65535
 
 
 class Stopped(KeyboardInterrupt):

@@ -1,12 +1,11 @@
 """A run read from its folder, whether its shepherd lives or not."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pcp import strict_json
+from pcp import outside, strict_json
 from pcp.errors import ConfigError
 from pcp.training.config.experiment import Experiment
 from pcp.training.observe import journal, metrics
@@ -145,7 +144,7 @@ def _experiment(path: Path) -> dict[str, Any]:
     """The keys of the experiment of a run; none where its file is gone."""
     if not path.exists():
         return {}
-    values = json.loads(path.read_text(encoding="utf-8"))
+    values = outside.read_object(path)
     defaults = {k: f.get_default() for k, f in Experiment.model_fields.items()}
     return defaults | values
 

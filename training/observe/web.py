@@ -24,7 +24,6 @@ Orders are posted to `api/order` of a run, as JSON, with the run's key in the he
 """
 
 import hmac
-import ipaddress
 import socket
 import threading
 import time
@@ -39,6 +38,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from pcp import strict_json
 from pcp.errors import ConfigError, PcpError
+from pcp.runtime.transport.address import is_loopback
 from pcp.runtime.transport.credentials import Protection
 from pcp.training.observe.metrics import Quiet
 from pcp.training.observe.orders import MOST_BYTES, Desk
@@ -387,8 +387,7 @@ def host_allowed(bound: str, asked: str) -> bool:
     """Whether a request's `Host` may be answered by a server bound to `bound`."""
     if not is_loopback(bound):
         return True
-    name = urlsplit(f"//{asked}").hostname or ""
-    return name == "localhost" or is_loopback(name)
+    return is_loopback(urlsplit(f"//{asked}").hostname or "")
 
 
 def has_token(token: str, headers: Message, query: Query) -> bool:
@@ -401,11 +400,3 @@ def has_token(token: str, headers: Message, query: Query) -> bool:
         name, _, value = cookie.strip().partition("=")
         shown.append(value if name == _COOKIE else "")
     return any(hmac.compare_digest(one.encode(), token.encode()) for one in shown)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -17,8 +17,8 @@ from typing import Any
 
 from pcp.errors import RuntimeFault
 from pcp.runtime import Endpoint
+from pcp.runtime.transport.address import WILDCARDS, format_address
 from pcp.runtime.transport.credentials import Protection
-from pcp.runtime.transport.link import format_address
 from pcp.runtime.transport.signatures import ANYBODY, Signer, Trust, own_signer
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator import effects as do
@@ -55,12 +55,22 @@ from pcp.training.shepherd.voters import Voters
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.append_log import DiskFull
 from pcp.training.storage.checkpoint import Checkpoint
-from pcp.training.storage.control_file import CONTROL_FILE, WILDCARDS, write_control
+from pcp.training.storage.control_file import CONTROL_FILE, write_control
 from pcp.training.storage.ledger import Ledger
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import OPEN
-from pcp.training.wire.messages import VERSION, Expects, Heartbeat, Hello, Order
+from pcp.training.wire.message import (
+    VERSION,
+)
+from pcp.training.wire.messages import (
+    Expects,
+    Heartbeat,
+    Hello,
+)
+from pcp.training.wire.operator_messages import (
+    Order,
+)
 
 _MOMENT = 0.05
 """Seconds between two looks at the clock."""

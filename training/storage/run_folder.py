@@ -17,7 +17,6 @@
     checkpoints/         (`pcp.training.storage.checkpoint`)
 """
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from pcp import strict_json
+from pcp import outside, strict_json, whole_file
 from pcp.errors import ConfigError
 from pcp.training.config.experiment import SECRETS, Experiment
 from pcp.training.storage import ledger
@@ -155,7 +154,7 @@ class RunFolder:
         """Keys and values that --set gave when the run began, or later."""
         if not self.changed.exists():
             return {}
-        return json.loads(self.changed.read_text(encoding="utf-8"))
+        return outside.read_object(self.changed)
 
     def keep_changes(self, given: Mapping[str, Any]) -> None:
         """Keep what --set gives now, over what it gave before; no secrets."""
@@ -197,6 +196,5 @@ class RunFolder:
 
 
 def _replace(path: Path, content: str | bytes) -> None:
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    hidden.write_bytes(content.encode() if isinstance(content, str) else content)
-    os.replace(hidden, path)
+    with whole_file.replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)

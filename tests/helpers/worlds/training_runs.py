@@ -141,8 +141,13 @@ def order(shepherd, action, **values):
 
 
 def run(exp, workers=2, folder=None, pause=0.0):
-    """A complete run: its outcome, its folder, its watcher."""
+    """A complete run: its outcome, its folder, its watcher.
+
+    Its workers are new: of a run that goes on, nobody has the state.
+    """
     shepherd, watcher, thread = start_shepherd(exp, folder, workers=workers)
+    if folder is not None:
+        shepherd.state.grace = 0.3
     crew = [start_worker(shepherd.port, f"w{i}", pause) for i in range(workers)]
     outcome = thread.finish()
     assert [w.finish(10) for w in crew] == ["the run is complete"] * workers

@@ -16,8 +16,8 @@ from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator import Coordinator
 from pcp.runtime.transport import authentication, striped
+from pcp.runtime.transport.address import format_address
 from pcp.runtime.transport.frame import Frame, Header, Kind
-from pcp.runtime.transport.link import format_address
 from pcp.runtime.transport.stream_controller import StreamController
 from pcp.runtime.transport.striped import (
     AHEAD_BYTES,
@@ -115,7 +115,7 @@ def test_members_that_disagree_are_told() -> None:
         members = [first.address, second.address]
         outs = together(
             [(0, first), (1, second)],
-            lambda it: outcome(lambda: it[1].form(1, members, it[0], 3.0)),
+            lambda it: outcome(lambda: it[1].form(1, members, it[0], 1.0)),
         )
         assert isinstance(outs[1], ProtocolError)
         assert "streams=3, rank 0 streams=2" in str(outs[1])
