@@ -30,6 +30,16 @@ COMPILE = [sys.executable, "-m", "pcp.tools.compile"]
 #: Name of a run, and the keys of its experiment that are not the demo's.
 RUNS = {"lr-0.7": (), "lr-1.0": ("outer_learning_rate=1.0",)}
 
+#: A Llama so wide that a sum of activations costs less than gathering a weight.
+WIDE = f"""\
+import sys
+sys.path.insert(0, {str(ROOT / "examples" / "models")!r})
+import llama_block
+class Llama(llama_block.Llama):
+    def __init__(self, block_size):
+        super().__init__(block_size, vocabulary=1024, width=512)
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
@@ -60,9 +70,9 @@ def _pages(folder: Path) -> list[tuple[str, Path, int]]:
     )
     compiled = ("--target", "cpu", "--mode", "grad", "--mesh", "dp=2,tp=2")
     sharding = ("--sharding", str(ROOT / "examples" / "megatron.json"))
-    llama = f"{ROOT}/examples/models/llama_block.py:Llama"
+    (folder / "wide.py").write_text(WIDE)
     sizes = ("--batch-size", "8", "--block-size", "16", "-o", "llama.mlir")
-    _call(*PCP, "export", "--torch", llama, *sizes, within=folder)
+    _call(*PCP, "export", "--torch", "wide.py:Llama", *sizes, within=folder)
     model = ("llama.mlir", *compiled, *sharding, "-o", "llama.pcp")
     _call(*COMPILE, *model, within=folder)
     _call(*PCP, "inspect", "--plan", "llama.pcp", "-o", "plan.html", within=folder)

@@ -8,7 +8,6 @@ How long it takes is known from the last time here, by what it was and how large
 seconds, nor in a pipe.
 """
 
-import os
 import sys
 import threading
 import time
@@ -17,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from pcp import outside, strict_json
+from pcp import outside, strict_json, whole_file
 from pcp.tools.support.cache_folder import cache_folder
 
 FILE = "rates.json"
@@ -103,8 +102,7 @@ def _remember(what: str, rate: float) -> None:
     known = _rates()
     known.pop(what, None)
     newest = dict([*known.items(), (what, rate)][-_MOST:])
-    hidden = path.with_name(f".{FILE}.{os.getpid()}")
     with suppress(OSError):  # it costs an estimate
         path.parent.mkdir(parents=True, exist_ok=True)
-        hidden.write_text(strict_json.dumps(newest))
-        os.replace(hidden, path)
+        with whole_file.replacing(path) as file:
+            file.write(strict_json.dumps(newest).encode())
