@@ -23,7 +23,6 @@ LONG = {
     "training/config/experiment.py",
     "training/coordinator/rounds.py",
     "training/shepherd/shepherd.py",
-    "training/wire/messages.py",
 }
 
 
