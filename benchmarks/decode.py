@@ -125,9 +125,9 @@ class Pcp:
         from pcp.serving.frames import Order
 
         executor = self.engine._executor
-        function = executor.shapes.decode[0]
+        phase = executor.shapes.decode[0]
         slots, places = range(self.batch), [position] * self.batch
-        call = Call(function, tuple(slots), tuple(map(int, tokens)), tuple(places))
+        call = Call(phase, tuple(slots), tuple(map(int, tokens)), tuple(places))
         (logits,) = executor.carry_out(Order(calls=(call,)))
         assert logits is not None
         return logits.argmax(-1)

@@ -21,6 +21,7 @@ from pcp.errors import ConfigError, PeerLost, RuntimeFault, StateMismatch
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.group.rendezvous import Rendezvous
 from pcp.serving import weights
+from pcp.serving.drafting import Drafter
 from pcp.serving.engine import SlotEngine
 from pcp.serving.frames import Order
 from pcp.serving.interface import EngineLost
@@ -260,10 +261,11 @@ def load(
     *,
     slots: int = 4,
     name: str = "",
+    drafter: Drafter | None = None,
     **options: Any,
 ) -> SlotEngine:
     """The engine of a bundle that is spread over ranks; `options` are `Spread`'s."""
     if not isinstance(bundle, Bundle):
         bundle = Bundle.read(bundle)
     executor = Spread(bundle, folder, slots=slots, **options)
-    return SlotEngine(executor, slots, name or Path(folder).resolve().name)
+    return SlotEngine(executor, slots, name or Path(folder).resolve().name, drafter)

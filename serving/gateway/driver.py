@@ -259,7 +259,9 @@ class Driver:
 
     def _end(self, end: EndRequest) -> None:
         answer = self._answers.pop(end.request)
-        ended = Ended(end.reason, end.prompt, end.tokens, end.reused, end.why)
+        tokens = end.tokens - answer.dropped
+        reason = "stop" if answer.stopped and end.reason == "length" else end.reason
+        ended = Ended(reason, end.prompt, tokens, end.reused, end.why)
         answer.end(ended)
         self.metrics.ended(answer, ended, time.monotonic())
 

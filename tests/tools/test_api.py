@@ -64,9 +64,9 @@ def test_errors_are_pcps(model: Path) -> None:
 def test_what_is_no_module_is_said(model: Path) -> None:
     for path in (model, str(model)):
         with pytest.raises(UsageError, match=r"m\.mlir is no module; .* pcp\.load"):
-            pcp.compile(path)  # type: ignore[arg-type]
+            pcp.compile(path)
     with pytest.raises(UsageError, match="dict is no module; make one"):
-        pcp.grad({})  # type: ignore[arg-type]
+        pcp.grad({})
 
 
 def test_a_text_is_a_module(model: Path) -> None:

@@ -12,7 +12,6 @@ machines start one on each, rank 0 first; it writes the file:
     pcp probe --world 2 --rank 1 --connect HOST:29600
 """
 
-import json
 import math
 import re
 import socket
@@ -138,7 +137,9 @@ def _shared(world: Any, facts: dict[str, Any]) -> list[dict[str, Any]]:
     """Everyone's facts, in order of rank."""
     line = np.frombuffer(strict_json.dumps(facts).encode() + b"\n", np.uint8)
     gathered = world.all_gather(line, tag="facts")
-    return [json.loads(text) for text in gathered.tobytes().decode().splitlines()]
+    return [
+        strict_json.parse(text) for text in gathered.tobytes().decode().splitlines()
+    ]
 
 
 def _device_of(target: str) -> str:

@@ -1,9 +1,9 @@
 """docs/accuracy.md: how exact elementary functions are, as bounds and as measured."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from pcp import strict_json
 from pcp.passes.legalize.functions.accuracy import (
     CLAIMS,
     COMPLEX,
@@ -79,7 +79,7 @@ def measured(path: Path) -> dict[tuple[str, str, str], tuple[bool, float]]:
     """
     found: dict[tuple[str, str, str], tuple[bool, float]] = {}
     for text in path.read_text().splitlines():
-        line = json.loads(text)
+        line = strict_json.parse(text)
         if line["measured"] == "all" and not is_complete(line):
             continue
         for domain, (ulp, _) in line["worst"].items():

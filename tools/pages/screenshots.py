@@ -5,7 +5,6 @@ python -m pcp.tools.pages.screenshots
 It trains for some minutes, and has the browser `chromium` draw what a user sees.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -16,7 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from pcp import strict_json
 from pcp.errors import MissingPackage, PcpError
+from pcp.tools.pages.bundle_page import programs
 from pcp.tools.support.command import Parser, run
 from pcp.training.observe.past_run import write_report
 
@@ -63,7 +64,7 @@ def _pages(folder: Path) -> list[tuple[str, Path, int]]:
     _call(*COMPILE, model, *compiled, *sharding, "-o", "gpt.pcp", within=folder)
     _call(*PCP, "inspect", "--plan", "gpt.pcp", "-o", "plan.html", within=folder)
     return [
-        ("run", write_report(folder / "runs" / next(iter(RUNS))), 925),
+        ("run", write_report(folder / "runs" / next(iter(RUNS)), programs), 925),
         ("runs", folder / "runs.html", 960),
         ("plan", folder / "plan.html", 720),
     ]
@@ -90,7 +91,7 @@ def _kill_a_worker(trainer: subprocess.Popen[bytes], metrics: Path) -> None:
     until = time.monotonic() + PATIENCE_S
     while trainer.poll() is None and time.monotonic() < until:
         rounds = metrics.read_text().splitlines() if metrics.exists() else []
-        if any(json.loads(line).get("round", 0) >= KILLED_IN for line in rounds):
+        if any(strict_json.parse(line).get("round", 0) >= KILLED_IN for line in rounds):
             os.kill(_workers(trainer.pid)[-1], signal.SIGKILL)
             return
         time.sleep(0.1)

@@ -1,6 +1,5 @@
 """What the training commands share: experiments, compilers, devices, logs."""
 
-import json
 import os
 import time
 from argparse import ArgumentTypeError, Namespace
@@ -90,7 +89,7 @@ def _change(text: str) -> tuple[str, object]:
     if not (key and equals):
         raise ArgumentTypeError(f"expected KEY=VALUE, not {text!r}")
     try:
-        return key, json.loads(value)
+        return key, strict_json.parse(value)
     except ValueError:
         return key, value
 

@@ -30,11 +30,13 @@ from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool, Range
 from pcp.training.storage.round_record import Round, summarise
+from pcp.training.wire.message import (
+    Message,
+)
 from pcp.training.wire.messages import (
     Commit,
     Computed,
     GroupFailed,
-    Message,
     Prepared,
     Stalled,
 )

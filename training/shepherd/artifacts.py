@@ -25,7 +25,10 @@ from pcp.training.storage.island_parts import IslandParts
 from pcp.training.storage.state_names import as_masters, as_taken, like, unlike
 from pcp.training.trainer.bundle_checks import check_bundle, data_inputs, model_shapes
 from pcp.training.trainer.step_loop import MODEL_STATE, brought
-from pcp.training.wire.messages import DataInput, Expects
+from pcp.training.wire.messages import (
+    DataInput,
+    Expects,
+)
 
 CompileFor = Callable[[str], bytes]
 _OWN = "cpu"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pcp.errors import ConfigError, MissingPackage, UsageError, install
+from pcp.runtime.transport.address import WILDCARDS
 from pcp.runtime.transport.credentials import Protection
 
 SERVICE = "_pcp._tcp.local."
@@ -144,7 +145,7 @@ def _own_addresses(host: str) -> list[str]:
         first = socket.getaddrinfo(host, 0, socket.AF_INET)[0][4][0]
     except OSError as error:
         raise ConfigError(f"--announce: {host}: {error.strerror}") from error
-    if first != "0.0.0.0":
+    if first not in WILDCARDS:
         return [str(first)]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -39,11 +39,11 @@ DEEP = {
     "vit": lambda: deep.vit(4),
 }
 FAST = (
-    *("mlp", "cnn", "ode", "lstm", "mixture", "graph", "autoencoder"),
+    *("mlp", "cnn", "lstm", "graph"),
     "decoder of 2 layers, scanned",
 )
-SLOW = (
-    *("nanogpt", "gpt", "encoder", "resnet", "vit"),
+SLOW = (  # seconds of IREE each; five models are enough to notice a change
+    *("nanogpt", "gpt", "encoder", "resnet", "vit", "ode", "mixture", "autoencoder"),
     "decoder of 2 layers",
     "decoder of 12 layers",
     "decoder of 12 layers, scanned",
