@@ -44,6 +44,7 @@ from pcp.passes.sharding.mesh import weights
 from pcp.passes.training import first_values
 
 GRADIENT = "grad"  # the function that pcp-grad adds
+_MODEL = ("main", GRADIENT)
 _ROLES = get_args(Role)
 _COLLECTIVE_FIELDS = ("kind", "reduction", "mesh", "axes", "dtype", "shape", "wire")
 
@@ -123,7 +124,8 @@ def functions(module: ir.Module, entry: str, mode: str) -> dict[str, Function]:
         )
         for name, op in found.items()
     }
-    return compiled | _first_values(module, compiled)
+    init = _first_values(module, compiled)
+    return {n: f for n, f in compiled.items() if n in _MODEL} | init | compiled
 
 
 def _first_values(
