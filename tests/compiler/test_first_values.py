@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.oracles import staged_training
+from helpers.oracles.staged_training import NO_PROGRAM
 
 from pcp.compiler import bundling, signature
 from pcp.compiler.options import CompileOptions
@@ -22,7 +23,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def _drawn(function: Function) -> dict[tuple[str, str], np.ndarray]:
-    values = DrawnFunction({}, "init", function)(7)  # type: ignore[arg-type]
+    values = DrawnFunction(NO_PROGRAM, "init", function)(7)
     return {key_of(t): v for t, v in zip(function.results, values, strict=True)}
 
 

@@ -19,6 +19,9 @@ from pcp.runtime.program.drawn_function import DrawnFunction, key_of
 
 Tensors = dict[tuple[str, str], np.ndarray]
 
+NO_PROGRAM: Any = {}
+"""Of first values that follow from a seed alone."""
+
 #: A function's results, from tensors by role and name.
 Runner = Callable[[str, Tensors], Tensors]
 
@@ -60,7 +63,7 @@ def differences(model: str, steps: int, **options: Any) -> dict[str, float]:
 def first(program: Any, seed: int) -> Tensors:
     """The first values of a seed, whole."""
     init = program.manifest.function("init")
-    values = DrawnFunction({}, "init", init)(seed)  # type: ignore[arg-type]
+    values = DrawnFunction(NO_PROGRAM, "init", init)(seed)
     return {key_of(t): v for t, v in zip(init.results, values, strict=True)}
 
 

@@ -8,6 +8,7 @@ import hashlib
 import numpy as np
 import pytest
 from helpers.models.expanded_training import CLEAN, expanded
+from helpers.oracles.staged_training import NO_PROGRAM
 from helpers.servers.interpreter import Interpreter
 
 from pcp.compiler import signature
@@ -97,7 +98,7 @@ def drawn(parameters: dict[str, tuple[str, str]]) -> DrawnFunction:
     after = f"pcp-first-values,{CLEAN}"
     module = expanded(model(parameters), keep=["init"], after=after)
     function = signature.functions(module, "main", "train")["init"]
-    return DrawnFunction({}, "init", function)  # type: ignore[arg-type]
+    return DrawnFunction(NO_PROGRAM, "init", function)
 
 
 @pytest.fixture(scope="module")
