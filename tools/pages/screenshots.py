@@ -29,6 +29,16 @@ COMPILE = [sys.executable, "-m", "pcp.tools.compile"]
 #: Name of a run, and the keys of its experiment that are not the demo's.
 RUNS = {"lr-0.7": (), "lr-1.0": ("outer_learning_rate=1.0",)}
 
+#: A Llama so wide that a sum of activations costs less than gathering a weight.
+WIDE = f"""\
+import sys
+sys.path.insert(0, {str(ROOT / "examples" / "models")!r})
+import llama_block
+class Llama(llama_block.Llama):
+    def __init__(self, block_size):
+        super().__init__(block_size, vocabulary=1024, width=512)
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
@@ -59,13 +69,16 @@ def _pages(folder: Path) -> list[tuple[str, Path, int]]:
     )
     compiled = ("--target", "cpu", "--mode", "grad", "--mesh", "dp=2,tp=2")
     sharding = ("--sharding", str(ROOT / "examples" / "megatron.json"))
-    model = "demo/models/nanogpt_small.mlir"
-    _call(*COMPILE, model, *compiled, *sharding, "-o", "gpt.pcp", within=folder)
-    _call(*PCP, "inspect", "--plan", "gpt.pcp", "-o", "plan.html", within=folder)
+    (folder / "wide.py").write_text(WIDE)
+    sizes = ("--batch-size", "8", "--block-size", "16", "-o", "llama.mlir")
+    _call(*PCP, "export", "--torch", "wide.py:Llama", *sizes, within=folder)
+    model = ("llama.mlir", *compiled, *sharding, "-o", "llama.pcp")
+    _call(*COMPILE, *model, within=folder)
+    _call(*PCP, "inspect", "--plan", "llama.pcp", "-o", "plan.html", within=folder)
     return [
         ("run", write_report(folder / "runs" / next(iter(RUNS)), programs), 925),
         ("runs", folder / "runs.html", 960),
-        ("plan", folder / "plan.html", 720),
+        ("plan", folder / "plan.html", 1180),
     ]
 
 
