@@ -1,4 +1,7 @@
-"""The subject of a sentence in a docstring is a noun: not Who, Nobody or Somebody."""
+"""The subject of a sentence is a noun: not Who, Nobody or Somebody.
+
+In docstrings, and in the documents but for the guide, which tells a story.
+"""
 
 import ast
 import re
@@ -7,8 +10,12 @@ from collections.abc import Iterator
 import pytest
 from helpers.repository.sources import ROOMS, ROOT, sources
 
+FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+PAGES = ("README.md", "CONTRIBUTING.md", *sorted(
+    str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md")
+))  # fmt: skip
 PERSON = re.compile(
-    r"(?:^|[.;:] )(Who(?:ever)?|(?:No|Some|Any|Every)(?:body|one))\b(?:'s)? [^.]*"
+    r"(?:^|[.;:|] )(Who(?:ever)?|(?:No|Some|Any|Every)(?:body|one))\b(?:'s)? [^.|]*"
 )
 
 
@@ -35,6 +42,13 @@ def test_subjects_are_nouns(room: str) -> None:
         if (said := sentences(file.read_text()))
     }
     assert not found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_subjects_of_pages_are_nouns(page: str) -> None:
+    paragraphs = FENCED.sub("", (ROOT / page).read_text()).split("\n\n")
+    lines = (" ".join(paragraph.split()) for paragraph in paragraphs)
+    assert not [match[0] for line in lines for match in PERSON.finditer(line)]
 
 
 @pytest.mark.parametrize(
