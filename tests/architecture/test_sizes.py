@@ -21,7 +21,6 @@ LONG = {
     "tests/training/coordinator/test_values.py",
     "tests/training/test_runs.py",
     "training/config/experiment.py",
-    "training/coordinator/rounds.py",
     "training/shepherd/shepherd.py",
 }
 
