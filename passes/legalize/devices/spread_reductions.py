@@ -1,9 +1,10 @@
 """`pcp-spread-reductions`: reductions that IREE gives few threads of a GPU, cut up.
 
-What IREE 3.13 does on NVIDIA's GPUs, measured on an H100: a sum of 64-bit integers is
-one thread's; a reduction of rows whose length no power of two divides has a thread a
-row (256 rows of 50,257: 27 ms); one of columns has a thread a column (2,048 rows of
-256: 55 µs where 5 are needed).
+What IREE 3.13 does on NVIDIA's GPUs, measured on an H100: a sum of 64-bit integers, or
+one whose terms are made of such, is one thread's (2,048 terms: 0.6 ms); a reduction of
+rows whose length no power of two divides has a thread a row, as has what is done with
+its result (256 rows of 50,257: 27 ms); one of columns has a thread a column (2,048 rows
+of 256: 55 us where 11 are needed).
 """
 
 from collections.abc import Callable
@@ -29,6 +30,9 @@ LEAST_COLUMN, MOST_COLUMNS = 256, 16384
 PIECES = 64
 """Of a column, at most."""
 
+NEAR = 8
+"""Ops in front of a sum of everything that are looked at for 64-bit integers."""
+
 Combine = Callable[[ir.Value, ir.Value], ir.Value]
 
 _KINDS: dict[str, tuple[Combine, float]] = {
@@ -44,7 +48,8 @@ class SpreadReductions(Pass):
     """Cut long rows and columns; count in 32 bits.
 
     Assumes what pcp-legalize leaves. A count of `true` is made in i32 and converted:
-    the same number. A row's rest behind a multiple of 256 is reduced by itself; columns
+    the same number. Terms made of 64-bit integers are made before they are summed up. A
+    row's rest behind a multiple of 256 is reduced by itself; columns
     are reduced in pieces. Sums of floats add in another order. Before and after:
 
         %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add
@@ -78,11 +83,34 @@ def _spread(op: ir.Operation) -> ir.Value | None:
     combine, wanted = _KINDS[kind]
     dims = ints(op, "dimensions")
     if kind == "add" and neutral == 0 and (bits := _counted(x)) is not None:
-        i32 = ir.IntegerType.get_signless(32)
-        return hlo.convert(hlo.reduce_sum(hlo.convert(bits, i32), dims), element)
+        terms = hlo.convert(bits, ir.IntegerType.get_signless(32))
+        if _is_whole(x, dims) and _wide(bits):
+            terms = hlo.optimization_barrier(terms)
+        return hlo.convert(hlo.reduce_sum(terms, dims), element)
     if not isinstance(element, ir.F32Type) or neutral != wanted:
         return None
+    if _is_whole(x, dims):
+        if not _wide(x):
+            return None
+        return hlo.reduce(hlo.optimization_barrier(x), init, dims, combine)
     return _rows(x, init, dims, combine) or _columns(x, init, dims, combine)
+
+
+def _is_whole(x: ir.Value, dims: list[int]) -> bool:
+    return hlo.size(x) > 1 and len(dims) == len(hlo.shape_of(x))
+
+
+def _wide(x: ir.Value) -> bool:
+    """Whether ops close in front of it, that IREE may fuse, work on 64-bit integers."""
+    pending, seen = [x], 0
+    while pending and seen < NEAR:
+        op, seen = defining(pending.pop()), seen + 1
+        if op is None or op.name == "stablehlo.optimization_barrier":
+            continue
+        if any(str(hlo.element_type(v)) == "i64" for v in op.operands):
+            return True
+        pending += op.operands
+    return False
 
 
 def _counted(x: ir.Value) -> ir.Value | None:
@@ -115,10 +143,15 @@ def _rows(
 def _columns(
     x: ir.Value, init: ir.Value, dims: list[int], combine: Combine
 ) -> ir.Value | None:
-    """The first dimensions, in pieces of a length that divides them."""
-    shape = list(hlo.shape_of(x))
+    """The first dimensions, in pieces of a length that divides them.
+
+    Dimensions of 1 in front of them do not count.
+    """
+    whole, gone = list(hlo.shape_of(x)), set(dims)
+    ones = next((i for i, n in enumerate(whole) if n > 1), 0)
+    dims, shape = [d - ones for d in dims if d >= ones], whole[ones:]
     count = len(dims)
-    if dims != list(range(count)) or count == len(shape):
+    if dims != list(range(count)) or count in (0, len(shape)):
         return None
     length, columns = prod(shape[:count]), prod(shape[count:])
     if length < LEAST_COLUMN or not 1 < columns <= MOST_COLUMNS:
@@ -127,4 +160,5 @@ def _columns(
     if pieces < 8:
         return None
     cut = hlo.reshape(x, [pieces, length // pieces, *shape[count:]])
-    return hlo.reduce(hlo.reduce(cut, init, [1], combine), init, [0], combine)
+    summed = hlo.reduce(hlo.reduce(cut, init, [1], combine), init, [0], combine)
+    return hlo.reshape(summed, [n for i, n in enumerate(whole) if i not in gone])
