@@ -160,7 +160,7 @@ func.func @main(%x: {a}, %y: {b}) -> {c} {{
 
 
 def test_an_unknown_set_of_instructions() -> None:
-    with pytest.raises(PassError, match=r"x86-64-v4-vnni, aarch64\)"):
+    with pytest.raises(PassError, match=r"x86-64-v4-vnni, aarch64, sm_80\)"):
         OwnKernels(set="x86-64-v9").run(parse("func.func @main() { return }"))
 
 
