@@ -175,7 +175,7 @@ class Child:
         self._reader.join(10)
         for pipe in (self.popen.stdin, self.popen.stdout):
             with contextlib.suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
+                pipe.close()  # pyright: ignore[reportOptionalMemberAccess]
 
 
 @dataclass

@@ -21,9 +21,9 @@ from typing import Any, Self
 import psutil
 
 from pcp.errors import PcpError
-from pcp.tools.commands.control import give
 from pcp.tools.commands.status import ask
 from pcp.training.observe import metrics
+from pcp.training.observe.orders import give
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.ledger import check, read

@@ -8,10 +8,11 @@ whole (written aside, then renamed), so several compilers may share a folder.
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from pcp import whole_file
 
 SUFFIX = ".vmfb"
 DEFAULT_BYTES = 4 << 30
@@ -50,14 +51,8 @@ class Cache:
         """Store `body`, whole or not at all; raises OSError when it cannot."""
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with whole_file.replacing(path, mode=0o600) as file:
+            file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
         self.prune(keep=path)
 
     def _path(self, key: str) -> Path:

@@ -72,6 +72,7 @@ PASSES: dict[str, str] = {
     "pcp-widen-masks": "pcp.passes.legalize.devices.widen_masks:WidenMasks",
     "pcp-legalize": "pcp.passes.legalize.legalize:Legalize",
     "pcp-master-weights": "pcp.passes.training.master_weights:MasterWeights",
+    "pcp-first-values": "pcp.passes.training.first_values:FirstValues",
     "pcp-freeze": "pcp.passes.training.freeze:Freeze",
     "pcp-lora": "pcp.passes.training.lora:Lora",
     "pcp-precision": "pcp.passes.training.precision:Precision",

@@ -349,7 +349,7 @@ def _manifest(
     alone = alone and _workers(options) is None
     return Manifest(
         producer=_producer(),
-        mode=mode,  # type: ignore[arg-type]
+        mode=mode,  # pyright: ignore[reportArgumentType]
         entry=entry,
         functions=signature.functions(module, entry, mode),
         parameters=signature.parameters(module, entry),

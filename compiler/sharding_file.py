@@ -10,14 +10,13 @@ parameter (`w`) unless a pattern names it, and so does a gradient. `auto` cuts t
 first dimension of data along the axis "dp".
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from pcp import outside
+from pcp import outside, strict_json
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import ConfigError, nearest
@@ -45,7 +44,9 @@ class Rules:
     def read(cls, path: Path) -> "Rules":
         """Read a file; raises `ConfigError` with the path and what is wrong."""
         try:
-            content = json.loads(outside.read_bytes(path), object_pairs_hook=_once)
+            content = strict_json.parse(
+                outside.read_bytes(path), object_pairs_hook=_once
+            )
         except OSError as error:
             raise ConfigError(
                 f"{path}: cannot read the shardings: {error.strerror}"
@@ -97,12 +98,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _axes(path: Path, pattern: str, dims: object) -> tuple[tuple[str, ...], ...]:
-    lists = isinstance(dims, list) and all(isinstance(d, list | str) for d in dims)
-    if not lists:
+    if not isinstance(dims, list) or any(not isinstance(d, list | str) for d in dims):
         raise ConfigError(
             f'{path}: {pattern}: give a list of axes for each dimension, as [["dp"]]'
         )
-    return tuple((d,) if isinstance(d, str) else tuple(d) for d in dims)  # type: ignore[union-attr]
+    return tuple((d,) if isinstance(d, str) else tuple(d) for d in dims)
 
 
 def annotate(module: ir.Module, mesh: Mesh, sharding: str | None) -> int:
@@ -243,9 +243,10 @@ def _facts(function: ir.Operation, which: str, count: int) -> list[tuple[str, st
     if which not in function.attributes:
         return [("", "")] * count
     return [
-        tuple(
-            ir.StringAttr(entry[key]).value if key in entry else ""
-            for key in (NAME, ROLE)
-        )
+        (_said(entry, NAME), _said(entry, ROLE))
         for entry in map(ir.DictAttr, ir.ArrayAttr(function.attributes[which]))
-    ]  # type: ignore[return-value]
+    ]
+
+
+def _said(entry: ir.DictAttr, key: str) -> str:
+    return ir.StringAttr(entry[key]).value if key in entry else ""

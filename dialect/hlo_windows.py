@@ -181,7 +181,7 @@ class Window:
 
     def with_(self, **changes: object) -> "Window":
         """A copy with some fields changed."""
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return replace(self, **changes)
 
 
 def reduce_window(

@@ -23,6 +23,7 @@ from pcp.engines.member import translated
 from pcp.errors import ConfigError, PeerLost, RuntimeFault, Timeout
 from pcp.runtime.communicator.array_interop import to_torch
 from pcp.runtime.transport import link
+from pcp.runtime.transport.address import parse_address
 
 _OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -167,7 +168,7 @@ def nccl(place: str, *, rank: int, world_size: int, timeout: float) -> TorchEngi
 def _store(place: str, *, rank: int, world_size: int, timeout: float) -> dist.Store:
     if place.startswith("/"):
         return dist.FileStore(place, world_size)
-    host, port = link.parse_address(place)
+    host, port = parse_address(place)
     with translated((RuntimeError,), _not_met(place)):
         return dist.TCPStore(
             host,

@@ -18,9 +18,7 @@ fields are in `pcp.manifest`.
 
 import hashlib
 import io
-import os
 import re
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -29,7 +27,7 @@ from typing import Self
 
 from pydantic import ValidationError
 
-from pcp import outside, signing, strict_json
+from pcp import outside, signing, strict_json, whole_file
 from pcp.errors import BundleError
 from pcp.manifest import (
     DTYPE_BITS,
@@ -37,6 +35,7 @@ from pcp.manifest import (
     VERSION,
     Collective,
     DeviceProgram,
+    First,
     Function,
     Manifest,
     Member,
@@ -57,6 +56,7 @@ __all__ = [
     "Bundle",
     "Collective",
     "DeviceProgram",
+    "First",
     "Function",
     "Manifest",
     "Member",
@@ -176,17 +176,8 @@ class Bundle:
         """Write the file, whole or not at all."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(self.to_bytes())
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with whole_file.replacing(path, durable=True) as file:
+            file.write(self.to_bytes())
         return path
 
     @classmethod

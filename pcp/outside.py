@@ -2,7 +2,8 @@
 
 A named pipe would be waited for, a device never end, deep JSON end the parser's stack.
 Here they are an `OSError` or a `ValueError`, as of any file that cannot be read, or is
-no JSON; who reads says in terms of its own what that means.
+no JSON; who reads says in terms of its own what that means. `read_object` says it in
+general ones.
 """
 
 import errno
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pcp import strict_json
+from pcp.errors import ConfigError
 
 MAX_JSON_BYTES = 256 << 20
 
@@ -42,3 +44,16 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
 def read_json(path: str | Path) -> Any:
     """What a JSON file says; `OSError`, or `ValueError` for what is no JSON of ours."""
     return strict_json.parse(read_bytes(path, MAX_JSON_BYTES))
+
+
+def read_object(path: str | Path) -> dict[str, Any]:
+    """The JSON object in a file; `ConfigError` says why there is none."""
+    try:
+        found = read_json(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read it: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: expected a JSON object")
+    return found

@@ -6,8 +6,9 @@ is lost. Here they are strings, which `float` reads back, as JavaScript's `Numbe
 
     nan "NaN"    inf "Infinity"    -inf "-Infinity"
 
-All JSON that pcp writes is written here (`tests/architecture/test_json.py`). Of what is
-read, `float(value)` is the number, whichever way it was written.
+All JSON that pcp writes is written here, and all that it reads is parsed here
+(`tests/architecture/test_json.py`). Of what is read, `float(value)` is the number,
+whichever way it was written.
 """
 
 import json
@@ -25,10 +26,13 @@ def dumps(values: Any, **layout: Any) -> str:
         return json.dumps(_spelt(values), allow_nan=False, **layout)
 
 
-def parse(raw: bytes | str) -> Any:
-    """What JSON says; `ValueError` for anything else, and for JSON that is too deep."""
+def parse(raw: bytes | str, **how: Any) -> Any:
+    """What JSON says; `ValueError` for anything else, and for JSON that is too deep.
+
+    `how` are `json.loads`'s own options, such as `object_pairs_hook`.
+    """
     try:
-        return json.loads(raw)
+        return json.loads(raw, **how)
     except RecursionError:
         raise ValueError("lists and objects too deep in each other") from None
 

@@ -1,57 +1,41 @@
 """A program of a decoder on one device, with its parameters and the slots' caches.
 
 The program is one of `pcp.from_hf(DIR, phases=..., context=...)`: functions
-`prefill_<rows>_<context>` and `decode_<rows>_<context>`, whose caches are state. A
+`prefill_32_1024`, `decode_4_1024`, ... (`decoder_phase`), whose caches are state. A
 slot's cache is its arrays on the device; which slots a call computes is whose arrays it
 takes.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from pcp.decoder_phase import KINDS, Phase
 from pcp.errors import BundleError
 from pcp.manifest import Manifest
 from pcp.runtime.program.executor import DeviceArray, Program
 
 _ROWS_OF_A_CALL = 16
-_NAME = re.compile(r"(prefill|decode)_(\d+)_(\d+)")
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function of the program: for how many rows, over how many positions."""
-
-    kind: str
-    rows: int
-    context: int
-
-    @property
-    def name(self) -> str:
-        """In the bundle."""
-        return f"{self.kind}_{self.rows}_{self.context}"
 
 
 @dataclass(frozen=True)
 class Shapes:
     """What a program can compute: its functions by size, positions, vocabulary."""
 
-    prefill: tuple[Function, ...]
-    decode: tuple[Function, ...]
+    prefill: tuple[Phase, ...]
+    decode: tuple[Phase, ...]
     context: int
     vocabulary: int
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Shapes":
         """Those of a bundle; `BundleError` where it is none of a decoder."""
-        found: dict[str, list[Function]] = {"prefill": [], "decode": []}
+        found: dict[str, list[Phase]] = {kind: [] for kind in KINDS}
         for name in manifest.functions:
-            if match := _NAME.fullmatch(name):
-                function = Function(match[1], int(match[2]), int(match[3]))
-                found[function.kind].append(function)
+            if (phase := Phase.named(name)) is not None:
+                _check(manifest, phase)
+                found[phase.kind].append(phase)
         if not all(found.values()):
             raise BundleError(
                 "the bundle is none to serve: it has no functions prefill_* and "
@@ -59,27 +43,53 @@ class Shapes:
             )
         any_ = manifest.functions[found["prefill"][0].name]
         context = any_.inputs[any_.inputs_of("state")[0]].shape[1]
-        vocabulary = any_.results[0].shape[0]
         by_size = {
-            k: sorted(f, key=lambda f: (f.rows, f.context)) for k, f in found.items()
+            k: sorted(f, key=lambda f: (f.rows, f.slots, f.context))
+            for k, f in found.items()
         }
-        return cls(
-            tuple(by_size["prefill"]), tuple(by_size["decode"]), context, vocabulary
+        prefill, decode = tuple(by_size["prefill"]), tuple(by_size["decode"])
+        if all(f.slots > 1 for f in prefill) or all(f.rows > 1 for f in decode):
+            raise BundleError(
+                "the bundle is none to serve: one function of prefill is for a single "
+                "slot, and one of decode for a single token"
+            )
+        return cls(prefill, decode, context, any_.results[0].shape[1])
+
+    @property
+    def chunk(self) -> int:
+        """Tokens of a slot that one call takes at most."""
+        return max(f.rows for f in self.prefill if f.slots == 1)
+
+    @property
+    def drafted(self) -> int:
+        """Drafted tokens that one call can look at behind a slot's newest."""
+        return max(f.rows for f in self.decode) - 1
+
+    def of_chunk(self, rows: int, context: int) -> Phase:
+        """The smallest prefill of a slot for so many rows."""
+        return next(
+            f
+            for f in self.prefill
+            if f.slots == 1 and f.rows >= rows and f.context >= context
         )
 
-    def fitting(self, kind: str, rows: int, context: int, most: int = 0) -> Function:
-        """The smallest function for so many rows, or the widest for as many as it can.
+    def together(self, rows: int, context: int, slots: int) -> Phase:
+        """The prefill of most slots, of these at most, for so many rows each."""
+        fit = [f for f in self.prefill if f.rows == rows and f.context >= context]
+        most = max(f.slots for f in fit if f.slots <= slots)
+        return next(f for f in fit if f.slots == most)
 
-        `most` is how many rows may be used at most (0: any number).
+    def of_steps(self, count: int, rows: int, context: int, most: int) -> Phase:
+        """The smallest decode for so many steps, or the widest for as many as it can.
+
+        `rows` are the tokens of the longest step, `most` how many slots there are.
         """
-        functions = self.prefill if kind == "prefill" else self.decode
-        long = [f for f in functions if f.context >= context]
-        long = [f for f in long if not most or f.rows <= most]
-        enough = [f for f in long if f.rows >= rows]
-        if enough:
-            return enough[0]
-        widest = max(f.rows for f in long)
-        return next(f for f in long if f.rows == widest)
+        fit = [f for f in self.decode if f.context >= context and f.slots <= most]
+        least = min(f.rows for f in fit if f.rows >= rows)
+        fit = [f for f in fit if f.rows == least]
+        enough = [f for f in fit if f.slots >= count]
+        widest = max(f.slots for f in fit)
+        return (enough or [f for f in fit if f.slots == widest])[0]
 
     def lengths(self, count: int) -> list[int]:
         """Rows of the prefill calls for so many tokens, those that are full first.
@@ -87,7 +97,7 @@ class Shapes:
         A call costs its rows, of which what no token fills is lost, and what
         `_ROWS_OF_A_CALL` more would.
         """
-        sizes = sorted({f.rows for f in self.prefill})
+        sizes = sorted({f.rows for f in self.prefill if f.slots == 1})
         enough = next((size for size in sizes if size >= count), None)
         less = max((size for size in sizes if size < count), default=None)
         whole = None if enough is None else [enough]
@@ -95,6 +105,16 @@ class Shapes:
             return whole or []
         parts = [less, *self.lengths(count - less)]
         return parts if whole is None or _cost(parts) < _cost(whole) else whole
+
+
+def _check(manifest: Manifest, phase: Phase) -> None:
+    """What a function is to take, it takes."""
+    inputs = manifest.functions[phase.name].inputs
+    if tuple(spec.name for spec in inputs if spec.role == "data") != phase.data:
+        raise BundleError(
+            f"{phase.name} takes other data than {', '.join(phase.data)}: another "
+            "version of pcp compiled the bundle; compile it again"
+        )
 
 
 def _cost(lengths: Sequence[int]) -> int:
@@ -105,14 +125,15 @@ def _cost(lengths: Sequence[int]) -> int:
 class Call:
     """One call of a function.
 
-    `places` of a decode are the positions of its rows; of a prefill the first position
-    and how many of the tokens count. `wanted` is whether somebody looks at the logits.
+    `starts` are the positions of each slot's first token, `counts`, of a prefill, how
+    many of its tokens count. `wanted` is whether somebody looks at the logits.
     """
 
-    function: Function
+    phase: Phase
     slots: tuple[int, ...]
     tokens: tuple[int, ...]
-    places: tuple[int, ...]
+    starts: tuple[int, ...]
+    counts: tuple[int, ...] = ()
     wanted: bool = True
 
 
@@ -160,21 +181,19 @@ class CachedModel:
         ]
 
     def run(self, call: Call) -> np.ndarray:
-        """The logits of a call, [rows, V]; of a prefill [1, V]. V may be a part."""
+        """The logits of a call, [rows, V]; of a prefill [slots, V]. V may be a part."""
         taken = [array for slot in call.slots for array in self.caches[slot]]
-        logits, *kept = self.program[call.function.name](
+        logits, *kept = self.program[call.phase.name](
             *self._parameters, *taken, *self._data(call), device_arrays=True
         )
         each = len(self._kinds)
         for i, slot in enumerate(call.slots):
             self.caches[slot] = kept[i * each : (i + 1) * each]
-        return logits.numpy().reshape(-1, logits.shape[-1])
+        return logits.numpy()
 
-    def _data(self, call: Call) -> Sequence[Any]:
-        tokens, places = (np.array(x, np.int32) for x in (call.tokens, call.places))
-        if call.function.kind == "decode":
-            return tokens, places
-        return tokens, places[0], places[1]
+    def _data(self, call: Call) -> Sequence[np.ndarray]:
+        given = [call.tokens, call.starts, call.counts][: 2 + bool(call.counts)]
+        return [np.array(numbers, np.int32) for numbers in given]
 
     def close(self) -> None:
         """Release the arrays and the program."""

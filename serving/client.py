@@ -8,7 +8,6 @@ It is what `pcp chat` and `pcp bench serve` ask with.
 """
 
 import http.client
-import json
 import ssl
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
@@ -57,12 +56,12 @@ class Client:
     def get(self, path: str) -> Any:
         """What is there, read as JSON; `ServerSaid` for an error."""
         with closing(self._connect()) as connection:
-            return json.loads(self._ask(connection, "GET", path).read())
+            return strict_json.parse(self._ask(connection, "GET", path).read())
 
     def post(self, path: str, values: Mapping[str, Any]) -> Any:
         """The answer to `values`, read as JSON; `ServerSaid` for an error."""
         with closing(self._connect()) as connection:
-            return json.loads(self._ask(connection, "POST", path, values).read())
+            return strict_json.parse(self._ask(connection, "POST", path, values).read())
 
     def stream(
         self, path: str, values: Mapping[str, Any]
@@ -76,7 +75,7 @@ class Client:
             for line in _events(reply):
                 if line == _DONE:
                     return
-                chunk = json.loads(line)
+                chunk = strict_json.parse(line)
                 if "error" in chunk:
                     raise _refusal(0, chunk, None)
                 yield chunk
@@ -111,7 +110,7 @@ class Client:
         if reply.status < 400:
             return reply
         try:
-            content = json.loads(reply.read())
+            content = strict_json.parse(reply.read())
         except ValueError:
             content = {}
         raise _refusal(reply.status, content, reply.getheader("Retry-After"))

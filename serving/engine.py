@@ -13,9 +13,10 @@ from pcp.bundle import Bundle
 from pcp.runtime.program.executor import Program
 from pcp.serving import weights
 from pcp.serving.cached_model import CachedModel, Shapes
+from pcp.serving.drafting import Drafted, Drafter, Drafts
 from pcp.serving.frames import Order
 from pcp.serving.interface import Prepared, Sampled, Tick
-from pcp.serving.planning import Planned, Slots
+from pcp.serving.planning import Slots, Wanted
 from pcp.serving.sampling import NOT_FINITE, sample
 
 
@@ -50,40 +51,66 @@ class Executor(Protocol):
 
 
 class SlotEngine:
-    """An engine of `slots` over an executor with as many caches."""
+    """An engine of `slots` over an executor with as many caches.
 
-    def __init__(self, executor: Executor, slots: int, name: str) -> None:
+    `drafter` says which tokens may follow those of steps (`drafting`): the answers are
+    the same, and fewer calls give them.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        slots: int,
+        name: str,
+        drafter: Drafter | None = None,
+    ) -> None:
         shapes = executor.shapes
         self._executor = executor
         self._slots = Slots(shapes, slots)
         self._broken: set[int] = set()
         self.slots, self.context = slots, shapes.context
         self.vocabulary, self.model = shapes.vocabulary, name
-        self.chunk = max(f.rows for f in shapes.prefill)
+        self.chunk = shapes.chunk
+        self._drafts: Drafts | None = None
+        if drafter is not None:
+            self._drafts = Drafts(drafter, shapes.drafted, shapes.context)
 
     def tick(self, tick: Tick) -> list[Sampled]:
         """See `Engine.tick`."""
-        planned = self._slots.plan(tick)
+        self._slots.check(tick)
+        drafted = self._drafted(tick)
+        planned = self._slots.plan(tick, drafted)
         fresh = {chunk.slot for chunk in tick.chunks if not chunk.start}
         cleared = tuple(sorted(self._broken & fresh))
         order = Order(cleared, tuple(each.call for each in planned))
         logits = self._executor.carry_out(order)
         self._broken -= set(cleared)
-        return [
-            sampled
-            for each, rows in zip(planned, logits, strict=True)
-            if rows is not None
-            for sampled in self._sampled(each, rows)
-        ]
+        found: dict[int, list[Sampled]] = {}
+        for each, rows in zip(planned, logits, strict=True):
+            if rows is not None:
+                for wanted in each.wanted:
+                    self._take(wanted, rows, found.setdefault(wanted.slot, []))
+        if self._drafts is not None:
+            self._drafts.judge(drafted, found)
+        pieces = (*tick.chunks, *tick.steps)
+        return [sampled for p in pieces for sampled in found.get(p.slot, ())]
 
-    def _sampled(self, planned: Planned, logits: np.ndarray) -> list[Sampled]:
-        found = []
-        for wanted in planned.wanted:
-            history = self._slots.slots[wanted.slot].history()
-            given = (logits[wanted.row], wanted.sampling, history, wanted.slot)
-            found.append(sample(*given, wanted.mask))
-        self._broken |= {s.slot for s in found if s.token == NOT_FINITE}
-        return found
+    def _drafted(self, tick: Tick) -> Drafted:
+        if self._drafts is None:
+            return {}
+        held = {i: slot.tokens for i, slot in enumerate(self._slots.slots)}
+        return self._drafts.of(tick.steps, held)
+
+    def _take(self, wanted: Wanted, logits: np.ndarray, found: list[Sampled]) -> None:
+        """Sample a row's token, if all tokens before it were drafted right."""
+        if not self._slots.holds(wanted):
+            return
+        history = self._slots.slots[wanted.slot].history(wanted.known)
+        given = (logits[wanted.row], wanted.sampling, history, wanted.slot)
+        found.append(sample(*given, wanted.mask))
+        self._slots.sampled(wanted, found[-1].token)
+        if found[-1].token == NOT_FINITE:
+            self._broken.add(wanted.slot)
 
     def recover(self) -> None:
         """See `Engine.recover`."""
@@ -103,12 +130,15 @@ class SlotEngine:
 
     def close(self) -> None:
         """See `Engine.close`."""
+        if self._drafts is not None:
+            self._drafts.close()
         self._executor.close()
 
     def describe(self) -> dict[str, Any]:
         """See `Engine.describe`."""
         own = {"model": self.model, "slots": self.slots, "context": self.context}
-        return own | self._executor.describe()
+        drafts = {"drafts": self._drafts.describe()} if self._drafts else {}
+        return own | self._executor.describe() | drafts
 
 
 @dataclass(frozen=True)
@@ -188,9 +218,10 @@ def load(
     slots: int = 4,
     device: str = "local-task",
     name: str = "",
+    drafter: Drafter | None = None,
 ) -> SlotEngine:
     """The engine of a bundle on one device, with the weights of a model's folder."""
     if not isinstance(bundle, Bundle):
         bundle = Bundle.read(bundle)
     executor = OneDevice(bundle, folder, slots, device)
-    return SlotEngine(executor, slots, name or Path(folder).resolve().name)
+    return SlotEngine(executor, slots, name or Path(folder).resolve().name, drafter)

@@ -2,7 +2,8 @@
 
     length, operations; of each: kind, its numbers
     CLEAR  slot
-    CALL   1 for prefill, rows, context, wanted, slots, tokens, places
+    CALL   1 for prefill, slots, rows, context, wanted, which slots, tokens, starts,
+           counts of a prefill
     STOP
 
 A tick fits into the first frame of `FIRST` numbers, or goes on in a second one that
@@ -14,8 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pcp.decoder_phase import Phase
 from pcp.errors import ProtocolError
-from pcp.serving.cached_model import Call, Function
+from pcp.serving.cached_model import Call
 
 FIRST = 512
 STOP, CLEAR, CALL = range(3)
@@ -43,9 +45,10 @@ def encode(order: Order) -> np.ndarray:
 
 
 def _of_call(call: Call) -> list[int]:
-    function = call.function
-    head = [CALL, int(function.kind == "prefill"), function.rows, function.context]
-    return [*head, int(call.wanted), *call.slots, *call.tokens, *call.places]
+    phase = call.phase
+    head = [CALL, int(phase.kind == "prefill"), phase.slots, phase.rows, phase.context]
+    numbers = (*call.slots, *call.tokens, *call.starts, *call.counts)
+    return [*head, int(call.wanted), *numbers]
 
 
 def decode(numbers: np.ndarray) -> Order:
@@ -69,11 +72,11 @@ def decode(numbers: np.ndarray) -> Order:
 
 
 def _call(reader: "_Reader") -> Call:
-    prefill, rows, context, wanted = reader.take(4)
-    function = Function("prefill" if prefill else "decode", rows, context)
-    slots, places = (1, 2) if prefill else (rows, rows)
-    of, tokens, at = (tuple(reader.take(n)) for n in (slots, rows, places))
-    return Call(function, of, tokens, at, bool(wanted))
+    prefill, slots, rows, context, wanted = reader.take(5)
+    phase = Phase("prefill" if prefill else "decode", slots, rows, context)
+    sizes = (slots, slots * rows, slots, slots * prefill)
+    which, tokens, starts, counts = (tuple(reader.take(n)) for n in sizes)
+    return Call(phase, which, tokens, starts, counts, bool(wanted))
 
 
 class _Reader:

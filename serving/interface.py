@@ -100,7 +100,7 @@ class Prepared(Protocol):
     """Other weights that an engine has read, and can serve at once."""
 
     def close(self) -> None:
-        """Nobody will serve them."""
+        """No engine will serve them."""
         ...
 
 
@@ -128,6 +128,9 @@ class Engine(Protocol):
 
     def tick(self, tick: Tick) -> list[Sampled]:
         """Compute; one result for each last chunk, then for each step, in order.
+
+        Of a step there may be several, one behind the other: the tokens behind its own
+        that an engine computed at once. The slot then holds all of them but the last.
 
         `UsageError` for a tick that contradicts the slots' contents, `EngineLost` when
         a rank was lost.

@@ -1,16 +1,21 @@
 """From a tick to calls of functions, and what each slot holds: a state machine.
 
 It computes nothing and knows no device. A chunk becomes the calls that waste the fewest
-rows, steps become calls of as many rows as there are functions for. Rows that no step
-is for are given to slots that rest: they write a token behind the last of such a slot,
-where nobody looks before it is written again.
+rows, and those of several slots become one where there is a function for it; steps
+become calls of as many rows as there are functions for. Rows that no step is for are
+given to slots that rest: they write a token behind the last of such a slot, where
+nobody looks before it is written again.
+
+Behind a step's token stand those that were drafted to follow it. A slot holds them
+until `sampled` finds the first wrong one: rollback is a position.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pcp.decoder_phase import Phase
 from pcp.errors import UsageError
-from pcp.serving.cached_model import Call, Function, Shapes
+from pcp.serving.cached_model import Call, Shapes
 from pcp.serving.interface import Chunk, Sampling, Step, Tick
 from pcp.serving.sampling import History, check
 
@@ -23,17 +28,18 @@ class Slot:
     tokens: list[int] = field(default_factory=list)
     prompt: int = 0
 
-    def history(self) -> History:
-        """The tokens so far."""
-        return History(self.tokens, self.prompt)
+    def history(self, known: int) -> History:
+        """Its first tokens."""
+        return History(self.tokens[:known], self.prompt)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A row of a call's logits that a token is sampled from."""
+    """A row of a call's logits that the token behind `known` ones is sampled from."""
 
     row: int
     slot: int
+    known: int
     sampling: Sampling
     mask: bytes | None
 
@@ -62,21 +68,38 @@ class Slots:
         """Forget what the slots hold."""
         self.slots = [Slot() for _ in range(self._count)]
 
-    def plan(self, tick: Tick) -> list[Planned]:
-        """The calls of a tick, in order; `UsageError` before anything is changed."""
-        self._check(tick)
-        found = [planned for chunk in tick.chunks for planned in self._chunk(chunk)]
-        for step in tick.steps:
-            slot = self.slots[step.slot]
-            slot.tokens[step.position :] = [step.token]
-        steps = list(tick.steps)
+    def plan(
+        self, tick: Tick, drafted: Mapping[int, Sequence[int]] | None = None
+    ) -> list[Planned]:
+        """The calls of a tick that was checked, in order.
+
+        `drafted` are tokens behind those of steps, by slot.
+        """
+        for chunk in tick.chunks:
+            self._fill(chunk)
+        found = list(self._together([p for c in tick.chunks for p in self._pieces(c)]))
+        behind = drafted or {}
+        steps = [(step, tuple(behind.get(step.slot, ()))) for step in tick.steps]
+        for step, after in steps:
+            self.slots[step.slot].tokens[step.position :] = (step.token, *after)
         while steps:
             steps = steps[self._decode(steps, found) :]
         return found
 
+    def holds(self, wanted: Wanted) -> bool:
+        """Whether the slot still has the tokens that a row's logits are behind."""
+        return wanted.known <= len(self.slots[wanted.slot].tokens)
+
+    def sampled(self, wanted: Wanted, token: int) -> None:
+        """The token behind a row's; drafts from there on stay if it was drafted."""
+        tokens = self.slots[wanted.slot].tokens
+        if tokens[wanted.known : wanted.known + 1] != [token]:
+            del tokens[wanted.known :]
+
     # --- checks ---
 
-    def _check(self, tick: Tick) -> None:
+    def check(self, tick: Tick) -> None:
+        """`UsageError` for a tick that contradicts what the slots hold."""
         used = [each.slot for each in (*tick.chunks, *tick.steps)]
         if twice := {slot for slot in used if used.count(slot) > 1}:
             raise UsageError(f"slot {min(twice)} is twice in the tick")
@@ -90,7 +113,7 @@ class Slots:
             self._check_places(step, (step.token,), step.position)
 
     def _check_chunk(self, chunk: Chunk) -> None:
-        most = max(f.rows for f in self._shapes.prefill)
+        most = self._shapes.chunk
         if not 0 < len(chunk.tokens) <= most:
             raise UsageError(
                 f"a chunk of {len(chunk.tokens)} tokens; it has 1 to {most}"
@@ -120,54 +143,112 @@ class Slots:
 
     # --- calls ---
 
-    def _chunk(self, chunk: Chunk) -> Iterator[Planned]:
+    def _fill(self, chunk: Chunk) -> None:
         slot = self.slots[chunk.slot]
         slot.request = chunk.request
         slot.tokens[chunk.start :] = chunk.tokens
         slot.prompt = len(slot.tokens) if chunk.prompt is None else chunk.prompt
-        start, end = chunk.start, len(slot.tokens)
+
+    def _pieces(self, chunk: Chunk) -> Iterator["_Piece"]:
+        """A chunk as calls of its own."""
+        start, end = chunk.start, len(self.slots[chunk.slot].tokens)
         for rows in self._shapes.lengths(end - start):
             until = min(start + rows, end)
-            yield self._piece(chunk, start, until, chunk.last and until == end)
+            phase = self._shapes.of_chunk(until - start, until)
+            # A call writes all its rows: at the end of the context it begins earlier.
+            first = min(start, self._shapes.context - phase.rows)
+            yield _Piece(chunk, phase, first, until, chunk.last and until == end)
             start = until
 
-    def _piece(self, chunk: Chunk, start: int, end: int, last: bool) -> Planned:
-        """The call for the tokens of a chunk from `start` to `end`."""
-        function = self._shapes.fitting("prefill", end - start, end)
-        # A call writes all its rows: at the end of the context it begins earlier.
-        start = min(start, self._shapes.context - function.rows)
-        tokens = self.slots[chunk.slot].tokens[start:end]
-        filled = (*tokens, *[0] * (function.rows - len(tokens)))
-        call = Call(function, (chunk.slot,), filled, (start, len(tokens)), last)
-        wanted = Wanted(0, chunk.slot, chunk.sampling, chunk.mask)
-        return Planned(call, (wanted,) if last else ())
+    def _together(self, pieces: list["_Piece"]) -> Iterator[Planned]:
+        """Pieces of different slots, of one size, in one call where that is possible.
 
-    def _decode(self, steps: Sequence[Step], found: list[Planned]) -> int:
-        """Plan the first of these steps; how many."""
-        longest = 1 + max(step.position for step in steps)
-        function = self._shapes.fitting("decode", len(steps), longest, self._count)
-        taken = steps[: function.rows]
-        rows = [(s.slot, s.token, s.position) for s in taken]
-        rows += self._resting(function, {s.slot for s in taken})
-        slots, tokens, places = zip(*rows, strict=True)
-        wanted = tuple(
-            Wanted(i, s.slot, s.sampling, s.mask) for i, s in enumerate(taken)
+        Those of a slot stay in their order: a longer one is before a shorter one.
+        """
+        while pieces:
+            rows = pieces[0].phase.rows
+            alike, slots = list[_Piece](), set[int]()
+            for piece in pieces:
+                if piece.phase.rows == rows and piece.chunk.slot not in slots:
+                    alike.append(piece)
+                slots.add(piece.chunk.slot)
+            context = max(piece.phase.context for piece in alike)
+            phase = self._shapes.together(rows, context, len(alike))
+            taken = alike[: phase.slots]
+            pieces = [p for p in pieces if not any(p is t for t in taken)]
+            yield self._prefill(phase, taken)
+
+    def _prefill(self, phase: Phase, pieces: Sequence["_Piece"]) -> Planned:
+        tokens = list[int]()
+        for piece in pieces:
+            own = self.slots[piece.chunk.slot].tokens[piece.start : piece.end]
+            tokens += [*own, *[0] * (phase.rows - len(own))]
+        call = Call(
+            phase,
+            tuple(piece.chunk.slot for piece in pieces),
+            tuple(tokens),
+            tuple(piece.start for piece in pieces),
+            tuple(piece.end - piece.start for piece in pieces),
+            any(piece.last for piece in pieces),
         )
-        found.append(Planned(Call(function, slots, tokens, places), wanted))
+        return Planned(call, tuple(p.wanted(i) for i, p in enumerate(pieces) if p.last))
+
+    def _decode(
+        self, steps: Sequence[tuple[Step, Sequence[int]]], found: list[Planned]
+    ) -> int:
+        """Plan the first of these steps; how many."""
+        longest = 1 + max(step.position + len(after) for step, after in steps)
+        most = 1 + max(len(after) for _, after in steps)
+        phase = self._shapes.of_steps(len(steps), most, longest, self._count)
+        taken = steps[: phase.slots]
+        tokens, starts, wanted = list[int](), list[int](), list[Wanted]()
+        for step, after in taken:
+            start = min(step.position, self._shapes.context - phase.rows)
+            own = self.slots[step.slot].tokens[start:]
+            first = len(tokens) + step.position - start
+            tokens += [*own, *[0] * (phase.rows - len(own))]
+            starts.append(start)
+            for i in range(1 + len(after)):
+                known = step.position + 1 + i
+                wanted.append(
+                    Wanted(first + i, step.slot, known, step.sampling, step.mask)
+                )
+        slots = [step.slot for step, _ in taken]
+        for slot, own, start in self._resting(phase, {*slots}):
+            slots.append(slot)
+            tokens += own
+            starts.append(start)
+        call = Call(phase, tuple(slots), tuple(tokens), tuple(starts))
+        found.append(Planned(call, tuple(wanted)))
         return len(taken)
 
     def _resting(
-        self, function: Function, used: set[int]
-    ) -> Iterator[tuple[int, int, int]]:
-        """Slot, token and position of the rows that no step is for.
+        self, phase: Phase, used: set[int]
+    ) -> Iterator[tuple[int, Sequence[int], int]]:
+        """Slot, tokens and first position of the rows that no step is for.
 
-        Of a full slot that is its last token again, which changes nothing.
+        Of a full slot those are its last tokens again, which changes nothing.
         """
         free = [slot for slot in range(self._count) if slot not in used]
         free.sort(key=lambda slot: len(self.slots[slot].tokens))
-        for slot in free[: function.rows - len(used)]:
-            tokens = self.slots[slot].tokens
-            full = len(tokens) == self._shapes.context
-            yield (
-                (slot, tokens[-1], len(tokens) - 1) if full else (slot, 0, len(tokens))
-            )
+        for slot in free[: phase.slots - len(used)]:
+            held = self.slots[slot].tokens
+            start = min(len(held), self._shapes.context - phase.rows)
+            own = held[start:]
+            yield slot, [*own, *[0] * (phase.rows - len(own))], start
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Tokens `start` to `end` of a chunk's slot, and the call that is enough."""
+
+    chunk: Chunk
+    phase: Phase
+    start: int
+    end: int
+    last: bool
+
+    def wanted(self, row: int) -> Wanted:
+        """The token behind it."""
+        chunk = self.chunk
+        return Wanted(row, chunk.slot, self.end, chunk.sampling, chunk.mask)

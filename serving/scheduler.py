@@ -29,6 +29,7 @@ charged so many tokens less.
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import ceil
 from typing import Any
 
@@ -224,11 +225,15 @@ class Scheduler:
         (tick, jobs), self._running = self._running, None
         for chunk in tick.chunks:
             self._slots[chunk.slot].put(chunk.start, chunk.tokens, chunk.request)
-        for step in tick.steps:
-            self._slots[step.slot].put(step.position, (step.token,), step.request)
-        for job, result in zip(jobs, sampled, strict=True):
-            if self._jobs.get(job.request.number) is job:
-                self._take(job, result)
+        found = [list(results) for _, results in groupby(sampled, lambda s: s.slot)]
+        of_steps = found[len(jobs) - len(tick.steps) :]
+        for step, results in zip(tick.steps, of_steps, strict=True):
+            tokens = (step.token, *(result.token for result in results[:-1]))
+            self._slots[step.slot].put(step.position, tokens, step.request)
+        for job, results in zip(jobs, found, strict=True):
+            for result in results:
+                if self._jobs.get(job.request.number) is job:
+                    self._take(job, result)
 
     def _on_lost(self) -> None:
         self.ready, self._running = False, None
@@ -296,10 +301,8 @@ class Scheduler:
     def _next(self) -> _Job | None:
         """The oldest waiting request of the key that was charged least."""
         heads = (jobs[0] for jobs in self._waiting.values() if jobs)
-        return min(heads, key=self._turn, default=None)
-
-    def _turn(self, job: _Job) -> tuple[int, int]:
-        return self._charged[job.request.key], job.order
+        charged = self._charged
+        return min(heads, key=lambda j: (charged[j.request.key], j.order), default=None)
 
     def _admit(self) -> None:
         """Give free slots to waiting requests."""
@@ -385,10 +388,9 @@ class Scheduler:
 
     @staticmethod
     def _step(slot: _Slot, job: _Job) -> Step:
-        request = job.request
-        position = len(slot.cached)
-        last = job.tokens[-1]
-        return Step(slot.number, last, position, request.number, request.sampling)
+        request, last = job.request, job.tokens[-1]
+        where = slot.number, last, len(slot.cached)
+        return Step(*where, request.number, request.sampling)
 
     def _chunks(self, filling: list[tuple[_Slot, _Job]]) -> Iterator[Chunk]:
         """Chunks of the oldest requests, as many tokens as the largest chunk has."""

@@ -8,14 +8,13 @@ A rank takes its part of such a folder, or cuts it from the model's own, of whic
 reads no more than that.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from pcp import strict_json
+from pcp import outside, strict_json
 from pcp.errors import ConfigError
 from pcp.manifest import TensorSpec
 from pcp.mesh import Mesh
@@ -118,7 +117,7 @@ def write(
 
 def _said(path: Path) -> dict:
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        said = outside.read_json(path)
         mesh = {str(axis): int(n) for axis, n in said["mesh"].items()}
         bytes.fromhex(said["fingerprint"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -21,6 +21,7 @@ from pcp.errors import ConfigError, PeerLost, RuntimeFault, StateMismatch
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.group.rendezvous import Rendezvous
 from pcp.serving import weights
+from pcp.serving.drafting import Drafter
 from pcp.serving.engine import SlotEngine
 from pcp.serving.frames import Order
 from pcp.serving.interface import EngineLost
@@ -126,7 +127,7 @@ class Spread:
         self._spares.tend(now=True)
 
     def _watch(self, host: Rendezvous, met: threading.Event) -> None:
-        """Nobody waits for a rank that has ended."""
+        """The formation of the mesh ends when a rank has ended."""
         while not met.wait(_LOOK_SECONDS):
             if any(p.poll() is not None for p in list(self._processes.values())):
                 host.give_up(0)
@@ -260,10 +261,11 @@ def load(
     *,
     slots: int = 4,
     name: str = "",
+    drafter: Drafter | None = None,
     **options: Any,
 ) -> SlotEngine:
     """The engine of a bundle that is spread over ranks; `options` are `Spread`'s."""
     if not isinstance(bundle, Bundle):
         bundle = Bundle.read(bundle)
     executor = Spread(bundle, folder, slots=slots, **options)
-    return SlotEngine(executor, slots, name or Path(folder).resolve().name)
+    return SlotEngine(executor, slots, name or Path(folder).resolve().name, drafter)

@@ -7,13 +7,13 @@ is narrower than f32 becomes f32 on the way.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from pcp import outside
 from pcp.errors import ConfigError, nearest
 from pcp.manifest import TensorSpec
 from pcp.mesh import Mesh
@@ -50,7 +50,7 @@ def mapped(folder: str | Path) -> dict[str, np.ndarray]:
 
 def check_same_model(old: str | Path, new: str | Path) -> None:
     """`ConfigError` names a value of config.json that makes it another model."""
-    before, after = (_config(folder) for folder in (old, new))
+    before, after = (outside.read_object(Path(f) / "config.json") for f in (old, new))
     for name in sorted({*before, *after}):
         if name not in _NO_MODEL and before.get(name) != after.get(name):
             raise ConfigError(
@@ -58,17 +58,6 @@ def check_same_model(old: str | Path, new: str | Path) -> None:
                 f"{before.get(name)!r} in what is served: it is another model, which "
                 "needs a server of its own"
             )
-
-
-def _config(folder: str | Path) -> dict:
-    path = Path(folder) / "config.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: it is no object")
-    return found
 
 
 def digest(content: bytes) -> bytes:

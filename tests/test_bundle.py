@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcp import bundle as bundle_module
 from pcp.bundle import (
     MANIFEST,
     Bundle,
@@ -65,7 +65,7 @@ def rezip(content: bytes, change: dict[str, bytes | None], **extra: object) -> b
     out = io.BytesIO()
     with (
         zipfile.ZipFile(io.BytesIO(content)) as old,
-        zipfile.ZipFile(out, "w", extra.get("compression", zipfile.ZIP_STORED)) as new,  # type: ignore[arg-type]
+        zipfile.ZipFile(out, "w", extra.get("compression", zipfile.ZIP_STORED)) as new,  # pyright: ignore[reportArgumentType, reportCallIssue]
     ):
         names = dict.fromkeys([*old.namelist(), *change])
         for name in names:
@@ -123,7 +123,7 @@ def test_failed_write_leaves_the_old_file(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(bundle_module.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         small_bundle().write(path)
     assert path.read_bytes() == b"old"

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -156,14 +156,16 @@ def of_the_example(block: Block, folder: Path) -> None:
 
 
 def with_its_model(block: Block, folder: Path) -> None:
-    """The user's own file is one of ours here."""
+    """The user's own file is one of ours here; test_export.py exports the other."""
     (folder / "my_model.py").write_text(
         "import numpy as np\n"
         "def loss(w, x):\n    return ((x @ w) ** 2).mean()\n"
         "def example_arguments():\n"
         "    return np.ones((2, 3), np.float32), np.ones((4, 2), np.float32)\n"
     )
-    run_bash(block, folder)
+    understood(block, folder)
+    _, _, own = block.text.partition(".safetensors\n")
+    run_bash(replace(block, text=own), folder)
     assert "stablehlo.dot_general" in (folder / "loss.mlir").read_text()
 
 
@@ -297,6 +299,13 @@ INSTEAD = (
     Instead(RULES, "Case(", "entries", entries_of("helpers.cases.elementwise")),
     Instead(RULES, 'register("mine.square', "rules are the user's", rule_from_outside),
     Instead(RULES, "pcp.custom_jvp", "one or the other", one_of_both),
+    Instead(
+        "docs/heterogeneous.md",
+        "vector_add.pcp --inputs random",
+        "three processes, as in test_run_schedule.py",
+        understood,
+        slow=True,
+    ),
     Instead(MESHES, '"layers.*.qkv"', "a file that pcp reads", sharding_file),
     Instead(PLANNING, '"devices"', "a file that pcp reads", cluster_file),
     Instead(MESHES, "test_jax_sharding.py", "it runs anyway, as a test", understood),

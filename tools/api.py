@@ -30,7 +30,7 @@ from pcp.passes.training.optimizers import spec as optimizers
 from pcp.passes.training.optimizers.spec import Imported
 from pcp.tools import extension
 from pcp.tools.support import optax_optimizer
-from pcp.tools.support.cache_folder import OFF
+from pcp.tools.support.cache_folder import OFF, cache_folder
 from pcp.training.config.experiment import given
 
 if TYPE_CHECKING:
@@ -332,8 +332,8 @@ def compile(
     `mode` is "train", "grad" or "forward"; left out, it is "train" where that is
     possible. Further options are the fields of `pcp.compiler.options.CompileOptions`:
     `optimizer`, `algorithm="diloco{lr=0.7}"`, `mesh={"dp": 2}`, `memory="16GiB"`,
-    `sharding`, `zero`, `cluster`, ...; paths may be given as text, and `cache="off"` is
-    none.
+    `sharding`, `zero`, `cluster`, ...; paths may be given as text. Modules are kept
+    where the commands keep them, or in the folder `cache`; `cache="off"` is none.
     """
     known = [field.name for field in fields(CompileOptions)]
     if unknown := [name for name in options if name not in known]:
@@ -341,8 +341,8 @@ def compile(
             f"pcp.compile has no option {unknown[0]!r}.{nearest(unknown[0], known)}"
         )
     names = (targets,) if isinstance(targets, str) else targets
-    if options.get("cache") == OFF:  # as for the commands
-        options["cache"] = None
+    if "cache" not in options or options["cache"] == OFF:  # as for the commands
+        options["cache"] = cache_folder(options.get("cache"))
     options |= {name: _path(name, options[name]) for name in PATHS & options.keys()}
     chosen = CompileOptions(
         targets=None if names is None else tuple(names), mode=mode, **options

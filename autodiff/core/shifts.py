@@ -140,12 +140,12 @@ def _transpose(op: ir.Operation, known: dict[Value, Shift]) -> Shift | None:
 
 
 def _sum(op: ir.Operation, known: dict[Value, Shift]) -> Shift | None:
-    """Σ keeps a factor that is the same for all its terms."""
+    """Σ from zero on keeps a factor that is the same for all its terms."""
     shift = known.get(op.operands[0])
     if shift is None or not shift.scales or combiner(op) != "add":
         return None
     gone = set(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
-    if len(op.results) != 1 or gone & set(shift.rows):
+    if len(op.results) != 1 or gone & set(shift.rows) or splat_of(op.operands[1]) != 0:
         return None
     rank = len(hlo.shape_of(op.operands[0]))
     place = {d: i for i, d in enumerate(d for d in range(rank) if d not in gone)}

@@ -36,7 +36,7 @@ class Example(ext.Dialect, name="example"):
 
 
 # `ext` reads the keywords, and its type stubs do not know them.
-class SoftCap(Example.Operation, name="softcap", traits=[ext.Pure]):  # pyright: ignore
+class SoftCap(Example.Operation, name="softcap", traits=[ext.Pure]):  # pyright: ignore[reportCallIssue]
     """%y = "example.softcap"(%x) : (tensor<4xf32>) -> tensor<4xf32>"""
 
     operand: ext.Operand[Any]

@@ -1,9 +1,13 @@
 """The programs of a decoder: `@prefill_32_256`, `@decode_4_256`, in one module.
 
-    prefill_C_S(parameters, a slot's cache, tokens[C], start, count)
-        -> logits[V] behind token `count` - 1, the slot's new cache
-    decode_B_S(parameters, the caches of B slots, tokens[B], positions[B])
-        -> logits[B, V], the slots' new caches
+    prefill_NxC_S(parameters, the caches of N slots, tokens[N C], starts[N], counts[N])
+        -> logits[N, V] behind token `count` - 1 of each slot, the slots' new caches
+    decode_NxC_S(parameters, the caches of N slots, tokens[N C], starts[N])
+        -> logits[N C, V] behind each token, the slots' new caches
+
+Each slot has C tokens, at positions `start`, `start` + 1, ...; `prefill_32` is one of
+1x32, `decode_4` one of 4x1. Decoding of several tokens is for those that were drafted:
+the logits say how far they are right.
 
 All functions take the same parameters, by the same names. A cache is state: per slot
 and layer keys and values of all positions, [keys, positions, d], named
@@ -17,10 +21,11 @@ matter: a chunk is filled up with any tokens, and a shorter prompt begins by wri
 over a longer one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pcp.decoder_phase import KINDS, Phase
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context
@@ -31,35 +36,6 @@ from pcp.frontends.decoders.spec import Decoder, Piece
 from pcp.frontends.decoders.stored import Quantized
 
 Value = ir.Value
-PHASES = ("prefill", "decode")
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A function: of which kind, for how many rows, over how many positions."""
-
-    kind: str
-    rows: int
-    context: int
-
-    @property
-    def name(self) -> str:
-        """Of the function."""
-        return f"{self.kind}_{self.rows}_{self.context}"
-
-    @property
-    def slots(self) -> int:
-        """Whose caches it takes."""
-        return self.rows if self.kind == "decode" else 1
-
-    def caches(self, layers: int) -> list[str]:
-        """The names of the caches, in order."""
-        return [
-            f"cache.{slot}.{layer}.{part}"
-            for slot in range(self.slots)
-            for layer in range(layers)
-            for part in "kv"
-        ]
 
 
 @dataclass(frozen=True)
@@ -77,26 +53,30 @@ class Port:
 
 
 def phases(texts: Sequence[str], contexts: Sequence[int]) -> list[Phase]:
-    """Every phase of `["prefill:32,128", "decode:1,4"]` at each context, once."""
+    """Every phase of `["prefill:32,4x32", "decode:1,4"]` at each context, once."""
     found = []
     for text in texts:
         kind, _, sizes = text.partition(":")
-        if kind not in PHASES or not sizes:
+        if kind not in KINDS or not sizes:
             raise UsageError(
                 f"phase {text!r}: write it as prefill:32,128 or decode:1,4"
             )
         for size in sizes.split(","):
-            if not size.isdecimal() or not int(size):
-                raise UsageError(f"phase {text!r}: {size!r} is no number of tokens")
-            found += [Phase(kind, int(size), context) for context in contexts]
+            for context in contexts:
+                if (phase := Phase.sized(kind, size, context)) is None:
+                    raise UsageError(
+                        f"phase {text!r}: {size!r} is no number of tokens, and no "
+                        "SLOTSxTOKENS"
+                    )
+                found.append(phase)
     kinds = {phase.kind for phase in found}
-    if kinds != set(PHASES) or not contexts or min(contexts) < 1:
+    if kinds != set(KINDS) or not contexts or min(contexts) < 1:
         raise UsageError(
             "serving takes phases of both kinds and a context: "
             'phases=["prefill:32", "decode:1,4"], context=256'
         )
     for phase in found:
-        if phase.kind == "prefill" and phase.rows > phase.context:
+        if phase.rows > phase.context:
             raise UsageError(
                 f"{phase.name}: a chunk of {phase.rows} tokens in a context of "
                 f"{phase.context}"
@@ -139,7 +119,7 @@ class _Function:
         self.spec, self.phase, self.flat = spec, phase, flat
         self.pieces = spec.pieces()
         self.i32 = ir.IntegerType.get_signless(32)
-        f32, rows = layers.f32(), phase.rows
+        f32, rows = layers.f32(), phase.slots * phase.rows
         self.held = {
             key: [
                 Port(f"{piece.name}{suffix}", "frozen", type_)
@@ -152,14 +132,12 @@ class _Function:
         self.caches = [
             Port(name, "state", kept) for name in phase.caches(len(spec.layers))
         ]
-        scalar, row = hlo.tensor((), self.i32), hlo.tensor((rows,), self.i32)
-        given = (
-            {"tokens": row, "positions": row}
-            if phase.kind == "decode"
-            else {"tokens": row, "start": scalar, "count": scalar}
-        )
+        each = hlo.tensor((phase.slots,), self.i32)
+        given = {name: each for name in phase.data}
+        given["tokens"] = hlo.tensor((rows,), self.i32)
         self.data = [Port(name, "data", type_) for name, type_ in given.items()]
-        shape = (rows, spec.vocabulary)[phase.kind == "prefill" :]
+        looked_at = phase.slots if phase.kind == "prefill" else rows
+        shape = (looked_at, spec.vocabulary)
         self.logits = Port("logits", "result", hlo.tensor(shape, f32))
 
     def write(self) -> None:
@@ -192,16 +170,14 @@ class _Function:
         names = [p.name for p in self.caches]
         self.cache = dict(zip(names, arguments[first:last], strict=True))
         data = {p.name: v for p, v in zip(self.data, arguments[last:], strict=True)}
-        positions = self._positions(data)
+        positions = self._positions(data["starts"])
         x = layers.embed(data["tokens"], held.__getitem__, self.spec)
-        self._prepare(data, positions)
+        self._prepare(data["starts"], positions)
         for i in range(len(self.spec.layers)):
             x = self._block(x, held.__getitem__, i)
         if self.phase.kind == "prefill":
-            x = self._last(x, data["count"])
+            x = self._last(x, data["counts"])
         logits = self._head(x, held.__getitem__)
-        if self.phase.kind == "prefill":
-            logits = hlo.reshape(logits, [self.spec.vocabulary])
         return [logits, *(self.cache[name] for name in names)]
 
     def _held(self, arguments: Sequence[Value]) -> dict[str, Any]:
@@ -216,14 +192,16 @@ class _Function:
 
     # --- positions ---
 
-    def _positions(self, data: Mapping[str, Value]) -> Value:
+    def _positions(self, starts: Value) -> Value:
         """Of each row."""
-        if self.phase.kind == "decode":
-            return data["positions"]
-        counted = hlo.iota(hlo.tensor((self.phase.rows,), self.i32), 0)
-        return hlo.add(counted, hlo.splat(data["start"], (self.phase.rows,)))
+        slots, rows = self.phase.slots, self.phase.rows
+        if rows == 1:
+            return starts
+        counted = hlo.iota(hlo.tensor((slots, rows), self.i32), 1)
+        found = hlo.add(counted, layers.along(starts, (slots, rows), 0))
+        return hlo.reshape(found, [slots * rows])
 
-    def _prepare(self, data: Mapping[str, Value], positions: Value) -> None:
+    def _prepare(self, starts: Value, positions: Value) -> None:
         """What layers of one kind share: angles, and which positions are seen."""
         kinds = dict.fromkeys(self.spec.layers)
         self.turns = {kind: layers.turns(positions, kind.rope) for kind in kinds}
@@ -231,20 +209,22 @@ class _Function:
             kind: layers.visible(positions, self.phase.context, kind.window)
             for kind in kinds
         }
-        if self.phase.kind == "prefill":
-            self.places = [data["start"]]
-        else:
-            self.places = [
-                hlo.reshape(hlo.slice_(positions, [row], [row + 1]), [])
-                for row in range(self.phase.rows)
-            ]
+        self.places = [self._of_slot(starts, slot) for slot in range(self.phase.slots)]
 
-    def _last(self, x: Value, count: Value) -> Value:
-        """The row of the chunk's last token, [1, width]."""
-        one, zero = (hlo.scalar(n, self.i32) for n in (1, 0))
-        return hlo.dynamic_slice(
-            x, [hlo.subtract(count, one), zero], [1, self.spec.width]
-        )
+    def _of_slot(self, numbers: Value, slot: int) -> Value:
+        """One of [slots]."""
+        return hlo.reshape(hlo.slice_(numbers, [slot], [slot + 1]), [])
+
+    def _last(self, x: Value, counts: Value) -> Value:
+        """The row of each slot's last token, [slots, width]."""
+        zero = hlo.scalar(0, self.i32)
+
+        def row(slot: int) -> Value:
+            before = hlo.scalar(slot * self.phase.rows - 1, self.i32)
+            place = hlo.add(self._of_slot(counts, slot), before)
+            return hlo.dynamic_slice(x, [place, zero], [1, self.spec.width])
+
+        return hlo.concatenate([row(slot) for slot in range(self.phase.slots)], 0)
 
     # --- a block ---
 
@@ -278,44 +258,50 @@ class _Function:
             k = layers.norm(k, weights, f"{i}.k_norm", spec.norm)
         q, k = (layers.rotated(each, self.turns[kind]) for each in (q, k))
         q = hlo.multiply(q, hlo.constant_like(q, spec.attention_scale))
-        attend = self._attend_rows if self.phase.kind == "decode" else self._attend
+        attend = self._attend_rows if self.phase.rows == 1 else self._attend
         mixed = attend(q, k, v, i)
         return layers.product(mixed, weights, f"{i}.o", summed=3, flat=self.flat)
 
     def _attend(self, q: Value, k: Value, v: Value, i: int) -> Value:
-        """All rows are of one slot: [rows, keys, group, d]."""
-        keys, values = (
-            self._kept(0, i, part, each)
-            for part, each in zip("kv", (k, v), strict=True)
-        )
-        scores = hlo.dot_general(q, keys, batch=([1], [0]), contract=([3], [2]))
-        scores = layers.capped(scores, self.spec.attention_cap)
-        share = layers.softmax(scores, self.seen[self.spec.layers[i]], 1)
-        mixed = hlo.dot_general(share, values, batch=([0], [0]), contract=([3], [1]))
-        return hlo.transpose(mixed, [1, 0, 2, 3])
+        """Each slot has several rows: [slots * rows, keys, group, d]."""
+        cap, seen = self.spec.attention_cap, self.seen[self.spec.layers[i]]
+
+        def mixed(slot: int) -> Value:
+            rows = slot * self.phase.rows, (slot + 1) * self.phase.rows
+            keys, values = (
+                self._kept(slot, i, part, _rows(each, *rows))
+                for part, each in zip("kv", (k, v), strict=True)
+            )
+            own = _rows(q, *rows)
+            scores = hlo.dot_general(own, keys, batch=([1], [0]), contract=([3], [2]))
+            share = layers.softmax(layers.capped(scores, cap), _rows(seen, *rows), 1)
+            return hlo.dot_general(share, values, batch=([0], [0]), contract=([3], [1]))
+
+        found = [hlo.transpose(mixed(n), [1, 0, 2, 3]) for n in range(self.phase.slots)]
+        return hlo.concatenate(found, 0)
 
     def _attend_rows(self, q: Value, k: Value, v: Value, i: int) -> Value:
-        """Each row is of a slot of its own."""
+        """Each slot has one row."""
         seen = self.seen[self.spec.layers[i]]
 
         def scores(row: int) -> Value:
-            keys = self._kept(row, i, "k", _row(k, row))
+            keys = self._kept(row, i, "k", _rows(k, row, row + 1))
             return hlo.dot_general(
-                hlo.reshape(_row(q, row), hlo.shape_of(q)[1:]),
+                hlo.reshape(_rows(q, row, row + 1), hlo.shape_of(q)[1:]),
                 keys,
                 batch=([0], [0]),
                 contract=([2], [2]),
             )
 
-        found = _stacked(scores, self.phase.rows)
+        found = _stacked(scores, self.phase.slots)
         share = layers.softmax(layers.capped(found, self.spec.attention_cap), seen, 0)
 
         def mixed(row: int) -> Value:
-            values = self._kept(row, i, "v", _row(v, row))
-            own = hlo.reshape(_row(share, row), hlo.shape_of(share)[1:])
+            values = self._kept(row, i, "v", _rows(v, row, row + 1))
+            own = hlo.reshape(_rows(share, row, row + 1), hlo.shape_of(share)[1:])
             return hlo.dot_general(own, values, batch=([0], [0]), contract=([2], [1]))
 
-        return _stacked(mixed, self.phase.rows)
+        return _stacked(mixed, self.phase.slots)
 
     def _kept(self, slot: int, i: int, part: str, new: Value) -> Value:
         """A slot's keys or values, seen with their new rows [rows, keys, d]."""
@@ -345,10 +331,12 @@ def _types(kind: str, key: str, piece: Piece, spec: Decoder) -> dict[str, ir.Typ
     return stored.types(kind, piece.shape, summed or 1)
 
 
-def _row(x: Value, row: int) -> Value:
-    """One row of x, [1, ...]."""
-    _, *rest = hlo.shape_of(x)
-    return hlo.slice_(x, [row, *[0] * len(rest)], [row + 1, *rest])
+def _rows(x: Value, start: int, end: int) -> Value:
+    """Some rows of x, [end - start, ...]; x itself if they are all."""
+    rows, *rest = hlo.shape_of(x)
+    if (start, end) == (0, rows):
+        return x
+    return hlo.slice_(x, [start, *[0] * len(rest)], [end, *rest])
 
 
 def _stacked(build: Callable[[int], Value], count: int) -> Value:

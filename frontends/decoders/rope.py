@@ -67,8 +67,9 @@ def _llama3(plain: np.ndarray, said: Said, base: float, positions: int) -> Rope:
 
 def _yarn(plain: np.ndarray, said: Said, base: float, positions: int) -> Rope:
     """Fast pairs stay, slow ones are interpolated, with a ramp between them."""
-    factor, count = float(said["factor"]), len(plain)
     trained = said.get("original_max_position_embeddings", positions)
+    stated, count = said["factor"], len(plain)
+    factor = positions / trained if stated is None else float(stated)
 
     def turning(rotations: float) -> float:
         whole = math.log(trained / (rotations * 2 * math.pi))

@@ -8,8 +8,8 @@ queries of each group. A head that is not tied is cut along the vocabulary.
 
 from collections.abc import Mapping
 
+from pcp.decoder_phase import Phase
 from pcp.errors import UsageError
-from pcp.frontends.decoders.program import Phase
 from pcp.frontends.decoders.spec import Decoder
 
 AXIS = "tp"

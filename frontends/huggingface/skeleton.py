@@ -4,7 +4,6 @@ Parameters are on the device `meta`, where they have shapes and no memory; buffe
 their values. The model is in evaluation mode.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from unittest.mock import patch
 from pcp.errors import ConfigError, MissingPackage, UsageError, install, nearest
 from pcp.frontends.huggingface.tasks import TASKS, Task
 from pcp.frontends.huggingface.weights import fill_buffers, has_weights
+from pcp.frontends.model_config import read_config
 
 
 def transformers() -> Any:
@@ -56,20 +56,6 @@ def _dtype() -> Any:
     import torch
 
     return torch.float32
-
-
-def read_config(folder: str | Path) -> dict[str, Any]:
-    """The `config.json` of a folder; `ConfigError` where there is none."""
-    path = Path(folder) / "config.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read it: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(found, dict) or "model_type" not in found:
-        raise ConfigError(f"{path}: names no model_type; is it of transformers?")
-    return found
 
 
 @contextmanager

@@ -6,7 +6,6 @@ file and one parameter. transformers has tables of all that; they are applied he
 one parameter at a time, and no more than that is in memory.
 """
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pcp import strict_json
 from pcp.errors import ConfigError, StateMismatch, nearest
 from pcp.frontends.pytorch.constants import to_numpy
 
@@ -166,7 +166,9 @@ def _shards(folder: Path) -> Sequence[Path]:
         return [folder / SINGLE]
     index = folder / INDEX
     try:
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        names = strict_json.parse(index.read_text(encoding="utf-8"))[
+            "weight_map"
+        ].values()
     except OSError as error:
         raise ConfigError(
             f"{folder}: has neither {SINGLE} nor {INDEX}; save the model with "

@@ -100,3 +100,39 @@ func.func @unbounded(%x: tensor<6x6xf32>, %v: tensor<6x2xf32>) -> tensor<6x2xf32
   %y = stablehlo.dot_general %p, %v, contracting_dims = [1] x [0] : (tensor<6x6xf32>, tensor<6x2xf32>) -> tensor<6x2xf32>
   return %y : tensor<6x2xf32>
 }
+
+// The maximum of a column is subtracted: it differs along the row, and does not cancel.
+// CHECK-LABEL: @other_maximum
+// CHECK: stablehlo.divide {{.*}} : tensor<6x6xf32>
+// CHECK-NEXT: stablehlo.dot_general
+func.func @other_maximum(%x: tensor<6x6xf32>, %v: tensor<6x2xf32>) -> tensor<6x2xf32> {
+  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %m = stablehlo.reduce(%x init: %low) applies stablehlo.maximum across dimensions = [0] : (tensor<6x6xf32>, tensor<f32>) -> tensor<6xf32>
+  %M = stablehlo.broadcast_in_dim %m, dims = [1] : (tensor<6xf32>) -> tensor<6x6xf32>
+  %d = stablehlo.subtract %x, %M : tensor<6x6xf32>
+  %e = stablehlo.exponential %d : tensor<6x6xf32>
+  %s = stablehlo.reduce(%e init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<6x6xf32>, tensor<f32>) -> tensor<6xf32>
+  %S = stablehlo.broadcast_in_dim %s, dims = [0] : (tensor<6xf32>) -> tensor<6x6xf32>
+  %p = stablehlo.divide %e, %S : tensor<6x6xf32>
+  %y = stablehlo.dot_general %p, %v, contracting_dims = [1] x [0] : (tensor<6x6xf32>, tensor<6x2xf32>) -> tensor<6x2xf32>
+  return %y : tensor<6x2xf32>
+}
+
+// The sum begins with one, which is not as many times smaller as the exponentials.
+// CHECK-LABEL: @from_one_on
+// CHECK: stablehlo.divide {{.*}} : tensor<6x6xf32>
+// CHECK-NEXT: stablehlo.dot_general
+func.func @from_one_on(%x: tensor<6x6xf32>, %v: tensor<6x2xf32>) -> tensor<6x2xf32> {
+  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %one = stablehlo.constant dense<1.0> : tensor<f32>
+  %m = stablehlo.reduce(%x init: %low) applies stablehlo.maximum across dimensions = [1] : (tensor<6x6xf32>, tensor<f32>) -> tensor<6xf32>
+  %M = stablehlo.broadcast_in_dim %m, dims = [0] : (tensor<6xf32>) -> tensor<6x6xf32>
+  %d = stablehlo.subtract %x, %M : tensor<6x6xf32>
+  %e = stablehlo.exponential %d : tensor<6x6xf32>
+  %s = stablehlo.reduce(%e init: %one) applies stablehlo.add across dimensions = [1] : (tensor<6x6xf32>, tensor<f32>) -> tensor<6xf32>
+  %S = stablehlo.broadcast_in_dim %s, dims = [0] : (tensor<6xf32>) -> tensor<6x6xf32>
+  %p = stablehlo.divide %e, %S : tensor<6x6xf32>
+  %y = stablehlo.dot_general %p, %v, contracting_dims = [1] x [0] : (tensor<6x6xf32>, tensor<6x2xf32>) -> tensor<6x2xf32>
+  return %y : tensor<6x2xf32>
+}

@@ -12,6 +12,7 @@ from math import prod
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.passes.core.base import Pass
+from pcp.passes.core.constants import splat
 from pcp.passes.core.elementwise import body_kind
 from pcp.passes.core.rewriting import (
     STOP,
@@ -28,11 +29,11 @@ from pcp.passes.core.rewriting import (
 #: Ops between a row's maximum and where it is subtracted; a softmax has under five.
 _NEAR = 8
 
-#: What hands on a maximum, or makes it finite.
-_HANDED_ON = frozenset(
-    f"stablehlo.{name}"
-    for name in ("broadcast_in_dim", "reshape", "maximum", "select", "transpose")
-) | {STOP, "stablehlo.optimization_barrier"}
+#: What hands on a maximum, or makes it finite, element by element or at other places.
+_FINITE = frozenset({"stablehlo.maximum", "stablehlo.select", STOP})
+_PLACED = frozenset(
+    f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose")
+)
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class DivideLate(Pass):
 
     For softmax(x) · v in f32 or f64, where nothing else uses the quotient and the
     product is smaller than it. Only where the row's maximum was subtracted, so that no
-    sum is larger than the row is long. Whatever is subtracted cancels: derivatives stop
-    there. Results differ in the last places. Before, and after:
+    sum is larger than the row is long. What is subtracted is one number for the row and
+    cancels: derivatives stop there. Results differ in the last places. Before, after:
 
         %e = exp(x - max x), %s = reduce_sum(%e), %S = broadcast %s
         %p = stablehlo.divide %e, %S : tensor<8x128x128xf32>
@@ -97,7 +98,7 @@ def _softmax(op: ir.Operation, side: int) -> Softmax | None:
         return None
     numerator, denominator = quotient.operands
     found = _sum_of(numerator, denominator)
-    if found is None or not _is_shifted(numerator):
+    if found is None or not _is_shifted(numerator, found[1]):
         return None
     sums, dim = found
     place = _same_place(hlo.shape_of(numerator), dim, hlo.shape_of(operand))
@@ -208,6 +209,8 @@ def _sum_of(numerator: ir.Value, denominator: ir.Value) -> tuple[ir.Value, int] 
     dims, block = ints(sums, "dimensions"), sums.regions[0].blocks[0]
     if len(dims) != 1 or body_kind(block) != "add" or not _used_once(sums):
         return None
+    if splat(sums.operands[1]) != 0:  # a sum of more than the row's numbers
+        return None
     rank = len(hlo.shape_of(numerator))
     wanted = [d for d in range(rank) if d != dims[0]]
     origin: list[int | None] = list(wanted)
@@ -238,10 +241,11 @@ def _moved(op: ir.Operation, origin: list[int | None]) -> list[int | None]:
     return moved
 
 
-def _is_shifted(value: ir.Value) -> bool:
-    """Whether a value is `exp(x - m)` with a maximum of x's for m.
+def _is_shifted(value: ir.Value, dim: int) -> bool:
+    """Whether a value is `exp(x - m)`, with an m made of a maximum of x's.
 
-    Only its sums and one quotient may use it: else m might not cancel.
+    Only its sums along `dim` and one quotient may use it, and m has to be the same
+    along it: else m would not cancel.
     """
     exponential = defining(value, "exponential")
     if exponential is None or len(list(value.uses)) != 2:
@@ -250,12 +254,13 @@ def _is_shifted(value: ir.Value) -> bool:
     if shifted is None or not _used_once(shifted):
         return False
     x, shift = shifted.operands
-    return any(
+    largest = any(
         len(op.operands) == 2
         and op.operands[0] == x
         and body_kind(op.regions[0].blocks[0]) == "maximum"
         for op in _reductions_behind(shift)
     )
+    return largest and _is_same_along(shift, dim)
 
 
 def _reductions_behind(value: ir.Value) -> Iterator[ir.Operation]:
@@ -266,5 +271,26 @@ def _reductions_behind(value: ir.Value) -> Iterator[ir.Operation]:
             continue
         if op.name == "stablehlo.reduce":
             yield op
-        elif op.name in _HANDED_ON:
+        elif op.name in _FINITE | _PLACED:
             pending += op.operands
+
+
+def _is_same_along(value: ir.Value, dim: int) -> bool:
+    """Whether all elements that differ in their place along `dim` alone are equal."""
+    shape, op = hlo.shape_of(value), defining(value)
+    if not shape or shape[dim] == 1 or splat(value) is not None:
+        return True
+    if op is None:
+        return False
+    if op.name in _FINITE:
+        return all(_is_same_along(operand, dim) for operand in op.operands)
+    if op.name not in _PLACED:
+        return False
+    source = op.operands[0]
+    if op.name == "stablehlo.transpose":
+        return _is_same_along(source, ints(op, "permutation")[dim])
+    if op.name == "stablehlo.reshape":
+        place = _same_place(shape, dim, hlo.shape_of(source))
+        return place is not None and _is_same_along(source, place)
+    places = list(ints(op, "broadcast_dimensions"))
+    return dim not in places or _is_same_along(source, places.index(dim))

@@ -121,7 +121,7 @@ def parse(text: str) -> Policy:
         if key in values:
             raise ConfigError(f"precision: {key} is given twice")
         values[key] = _number(key, value) if key == "growth_interval" else value
-    return replace(Policy(), **values)  # type: ignore[arg-type]
+    return replace(Policy(), **values)
 
 
 def _number(key: str, value: str) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pcp import strict_json
 from pcp.errors import ProtocolError
 from pcp.runtime.transport.frame import MAX_TEXT, Header, Kind, text, text_payload
 from pcp.wire import EAGER_BYTES
@@ -58,8 +59,8 @@ def split_open_payload(payload: memoryview) -> tuple[memoryview, memoryview]:
 def read(content: memoryview) -> dict[str, Any]:
     """The descriptor of these JSON bytes; ProtocolError if they are none."""
     try:
-        descriptor = json.loads(str(content, "utf-8"))
-    except (ValueError, RecursionError) as error:
+        descriptor = strict_json.parse(str(content, "utf-8"))
+    except ValueError as error:
         raise ProtocolError(f"an OPEN frame that is not JSON: {error}") from None
     if not isinstance(descriptor, dict):
         raise ProtocolError("an OPEN frame without a descriptor")

@@ -14,7 +14,6 @@ or apart. Where operations overlap they get rows of their own.
 """
 
 import heapq
-import json
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -82,7 +81,7 @@ class Events:
     def from_bytes(cls, raw: bytes) -> "Events":
         """The events of a peer's `to_bytes`; ProtocolError for other bytes."""
         try:
-            whole = json.loads(raw)
+            whole = strict_json.parse(raw)
             spans = [
                 Span(str(row), str(name), float(begin), float(end), dict(facts), parts)
                 for row, name, begin, end, facts, rest in whole["spans"]

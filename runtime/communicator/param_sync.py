@@ -19,7 +19,6 @@ members left: only the missing ones travel.
 """
 
 import hashlib
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -214,7 +213,7 @@ def _exchange(comm: SyncMember, value: dict, timeout: float) -> tuple[list[dict]
     joined = comm.all_gather(raw.copy(), tag=_TAG, timeout=timeout)
     edges = np.cumsum(heads[:, 0])[:-1]
     parts = np.split(joined, edges)
-    return [json.loads(part.tobytes()) for part in parts], False
+    return [strict_json.parse(part.tobytes()) for part in parts], False
 
 
 def _require_same(states: list[dict]) -> None:

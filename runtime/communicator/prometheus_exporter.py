@@ -12,7 +12,7 @@ from typing import Any
 
 from pcp.errors import ConfigError, MissingPackage, install
 from pcp.runtime.collectives.metrics import Histogram, Metric, Source
-from pcp.runtime.transport import link
+from pcp.runtime.transport.address import parse_address
 
 
 class Exporter:
@@ -31,7 +31,7 @@ class Exporter:
         client, start = _installed()
         registry = client.CollectorRegistry()
         registry.register(_Collector(client, sources))
-        host, port = link.parse_address(address)
+        host, port = parse_address(address)
         try:
             server, thread = start(port, host, registry)
         except OSError as error:

@@ -13,7 +13,7 @@ from pcp.errors import UsageError
 from pcp.runtime.group.connection_options import ConnectionOptions
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.rendezvous import Rendezvous, meet
-from pcp.runtime.transport import link
+from pcp.runtime.transport.address import format_address, parse_address
 
 if TYPE_CHECKING:
     from pcp.runtime.transport.tls import Tls
@@ -87,7 +87,7 @@ def _host(world: World) -> str:
     address = world.address
     if address is None:
         return "127.0.0.1"
-    return link.format_address(link.parse_address(address)[0], 0)[:-2]
+    return format_address(parse_address(address)[0], 0)[:-2]
 
 
 def _share(world: World, address: str) -> list[str]:

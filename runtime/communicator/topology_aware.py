@@ -7,7 +7,6 @@ A new group (`update_membership`) begins with the order of ranks; edges between
 members that are still there are not measured again.
 """
 
-import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -235,7 +234,7 @@ class RingChoice:
 
 def _profile(raw: bytes) -> Profile:
     try:
-        facts: Mapping[str, Any] = json.loads(raw)
+        facts: Mapping[str, Any] = strict_json.parse(raw)
         return Profile(**facts)
     except (ValueError, TypeError) as error:
         raise ProtocolError(f"a member's profile is none: {error!r}") from None

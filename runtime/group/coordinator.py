@@ -18,8 +18,9 @@ from pcp.runtime.collectives.metrics import Metric, gauge
 from pcp.runtime.group.group_endpoint import GroupEndpoint
 from pcp.runtime.group.incarnation import Incarnation
 from pcp.runtime.group.membership import Membership, Past, Phase, SendMessage
+from pcp.runtime.transport.address import parse_address
 from pcp.runtime.transport.frame import Frame, Header, Kind, json_payload, parse_json
-from pcp.runtime.transport.link import Link, parse_address
+from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.tcp import TcpLink
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from pcp.runtime.group.coordinator_client import Coordination
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.group_endpoint import GroupEndpoint
 from pcp.runtime.transport import link
+from pcp.runtime.transport.address import format_address
 
 _FORM_SECONDS = 30.0
 
@@ -143,7 +144,7 @@ def join(
     """The first group at a coordinator, and the object that renews it."""
     name = name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
     if listen is None:
-        listen = link.format_address(link.own_address(address), 0)
+        listen = format_address(link.own_address(address), 0)
     endpoint = GroupEndpoint.listen(listen, advertise=advertise, **vars(options))
     coordination = Coordination(endpoint, address, name, patience)
     renewal = Renewal(endpoint, coordination)

@@ -35,9 +35,10 @@ from pcp.runtime.group.group import Group
 from pcp.runtime.group.mesh_formation import EPOCH_OVER, MeshFormation
 from pcp.runtime.group.state_transfer import Snapshot, serve
 from pcp.runtime.transport import authentication
+from pcp.runtime.transport.address import WILDCARDS, parse_address
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import MAX_TEXT, Header, Kind, parse_json
-from pcp.runtime.transport.link import Link, parse_address
+from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.listener import Listener
 from pcp.runtime.transport.tcp import TcpLink
 
@@ -119,7 +120,7 @@ class GroupEndpoint:
         """
         chosen = ConnectionOptions().changed(options)
         host, _ = parse_address(address)
-        if advertise is None and host in ("0.0.0.0", "::"):
+        if advertise is None and host in WILDCARDS:
             raise ConfigError(
                 f"listening on {address} needs advertise='host:port': peers cannot "
                 f"reach a wildcard address"

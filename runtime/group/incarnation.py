@@ -5,14 +5,13 @@ group at once could decide one operation differently. Without a file the number 
 clock's.
 """
 
-import os
 import time
 from pathlib import Path
 from typing import IO
 
+from pcp import whole_file
 from pcp.errors import ConfigError
 from pcp.runtime.group.file_lock import hold
-from pcp.runtime.group.fsync import sync_folder
 
 
 class Incarnation:
@@ -56,15 +55,10 @@ def _locked(path: Path) -> IO[str]:
 
 def _counted(path: Path) -> int:
     """One more than the file's number, written to the disk before it is used."""
-    scratch = path.with_name(path.name + ".new")
     try:
         count = int(path.read_text()) + 1 if path.exists() else 0
-        with open(scratch, "w") as file:
-            file.write(f"{count}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-        sync_folder(path.parent)
+        with whole_file.replacing(path, durable=True) as file:
+            file.write(b"%d\n" % count)
     except (OSError, ValueError) as error:
         raise ConfigError(f"the coordinator's state {path}: {error}") from error
     return count

@@ -16,6 +16,7 @@ from pcp.runtime.group.connection_options import ConnectionOptions
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.group_endpoint import GroupEndpoint
 from pcp.runtime.transport import authentication
+from pcp.runtime.transport.address import format_address
 from pcp.runtime.transport.blocking_io import BlockingConnection, Patience
 from pcp.runtime.transport.connect_warning import ConnectWarning
 from pcp.runtime.transport.frame import (
@@ -27,7 +28,7 @@ from pcp.runtime.transport.frame import (
     parse_json,
     text,
 )
-from pcp.runtime.transport.link import Link, Wire, format_address
+from pcp.runtime.transport.link import Link, Wire
 from pcp.runtime.transport.tcp import TcpLink
 
 _LOST = 2

@@ -96,7 +96,7 @@ class Device:
             allowed_usage=_USAGE,
             device=self.hal,
             buffer=bits.reshape(array.shape),
-            element_type=int(_ELEMENTS[dtype]),  # type: ignore[arg-type]
+            element_type=int(_ELEMENTS[dtype]),  # pyright: ignore[reportArgumentType]
         )
 
     def unfilled(self, shape: Sequence[int], dtype: str) -> Any:

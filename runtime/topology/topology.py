@@ -5,7 +5,6 @@ both. A `Topology` is the result: it can be printed (`text`), drawn (`pcp bench 
 --plot`), and kept in a file (`to_json`).
 """
 
-import json
 import os
 import platform
 import socket
@@ -119,7 +118,7 @@ class Topology:
     def from_json(cls, text: str) -> "Topology":
         """The topology that `to_json` wrote; ConfigError for other text."""
         try:
-            whole = json.loads(text)
+            whole = strict_json.parse(text)
             return cls(
                 epoch=int(whole["epoch"]),
                 profiles=tuple(Profile(**facts) for facts in whole["profiles"]),

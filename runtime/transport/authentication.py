@@ -75,7 +75,7 @@ def dial(
     try:
         if tls is not None:
             left = max(0.05, deadline - time.monotonic())
-            sock = tls.dial(sock, address, left, roles)  # type: ignore[arg-type]
+            sock = tls.dial(sock, address, left, roles)
         if key is not None:
             _prove(sock, address, deadline, key)
     except BaseException:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from pcp.errors import CollectiveAborted, RuntimeFault, Timeout, UsageError
 from pcp.runtime.transport.suspension import SuspendDetection
@@ -219,7 +219,7 @@ class Loop:
         finally:
             # These sockets have no loop any more; the wake-up pair is last.
             for key in list(self._selector.get_map().values()):
-                key.fileobj.close()  # type: ignore[union-attr]
+                cast(socket.socket, key.fileobj).close()
             self._selector.close()
             self._wake_in.close()
             self._wake_out.close()

@@ -17,7 +17,6 @@ pass, while they are in the cache. Data with the flag `UNCHECKED` has none: memb
 agree on that when they form a group (`ConnectionOptions.checksum`).
 """
 
-import json
 import struct
 import zlib
 from collections.abc import Callable
@@ -243,8 +242,8 @@ def json_payload(values: dict[str, Any]) -> bytes:
 def parse_json(payload: memoryview | bytes) -> dict[str, Any]:
     """The dictionary in a payload of `json_payload`, or ProtocolError."""
     try:
-        values = json.loads(bytes(payload))
-    except (ValueError, RecursionError) as error:
+        values = strict_json.parse(bytes(payload))
+    except ValueError as error:
         raise ProtocolError(f"a frame that is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ProtocolError("a frame that is not a JSON object")

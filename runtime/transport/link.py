@@ -9,7 +9,6 @@ ours: above it there are `PeerLost`, `Timeout`, `ProtocolError`, no OSError.
 """
 
 import errno
-import ipaddress
 import socket
 import struct
 import sys
@@ -20,6 +19,7 @@ from typing import Any, Protocol, Self
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError, RuntimeFault, Timeout
 from pcp.runtime.transport import unix_socket
+from pcp.runtime.transport.address import format_address, is_loopback, parse_address
 from pcp.runtime.transport.frame import Frame, Header
 
 FAR_SECONDS = 0.005
@@ -194,25 +194,6 @@ class Link(Protocol):
         ...
 
 
-def parse_address(address: str) -> tuple[str, int]:
-    """`("host", port)` from `host:port` or `[v6]:port`."""
-    host, colon, port = address.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not bare or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(
-            f"{address!r} is not an address; write host:port, for example "
-            f"127.0.0.1:29500 or [::1]:29500"
-        )
-    if ":" in bare and bare == host:
-        raise ConfigError(f"{address!r}: put an IPv6 host into brackets")
-    return bare, int(port)
-
-
-def format_address(host: str, port: int) -> str:
-    """The text `parse_address` reads."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def translate(error: OSError, peer: str, during: str) -> RuntimeFault:
     """The RuntimeFault of an OSError on a connection to `peer`."""
     if isinstance(error, Untrusted):
@@ -324,7 +305,7 @@ def tune(sock: socket.socket) -> None:
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
     endure(sock, ENDURE_SECONDS)
-    if ipaddress.ip_address(sock.getpeername()[0].partition("%")[0]).is_loopback:
+    if is_loopback(sock.getpeername()[0]):
         _unpace(sock)
     elif round_trip(sock) >= FAR_SECONDS:
         _reach_far(sock)

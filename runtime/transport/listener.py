@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from pcp.errors import RuntimeFault
 from pcp.runtime.transport import link, unix_socket
+from pcp.runtime.transport.address import format_address
 from pcp.runtime.transport.event_loop import Loop
 
 _AT_ONCE = 32
@@ -25,7 +26,7 @@ class Listener:
         """
         listener = link.listen(address)
         host, self.port = listener.getsockname()[:2]
-        self.address = link.format_address(host, self.port)
+        self.address = format_address(host, self.port)
         """The address `host:port` of the listening socket."""
         self._listeners = [listener]
         if near and (nearby := unix_socket.listen(self.address)) is not None:

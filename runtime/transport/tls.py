@@ -301,7 +301,7 @@ class TlsSocket:
             try:
                 if not self._shaken:
                     self._shake()
-                return self._tls.read(len(room), room)  # type: ignore[return-value]
+                return self._tls.read(len(room), room)  # pyright: ignore[reportReturnType]
             except ssl.SSLWantReadError:
                 self._feed(until)
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):

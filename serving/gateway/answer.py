@@ -57,6 +57,8 @@ class Answer:
         self.newest = now
         """When the newest token came."""
         self.tokens = 0
+        self.dropped = 0
+        """Tokens that came behind a stop string, with it."""
         self._text = Detokenizer(tokenizer, ask.request.prompt, special=ask.special)
         self._stops = StopStrings(ask.stop_strings)
         self._inbox = inbox
@@ -66,17 +68,25 @@ class Answer:
         """The request's."""
         return self.ask.request.number
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string ended it."""
+        return self._stops.found is not None
+
     def push(self, sampled: Sampled) -> bool:
         """A token came; whether its text ended the answer."""
+        if self.stopped:
+            self.dropped += 1
+            return False
         if self.ask.constraint is not None:
             self.ask.constraint.push(sampled.token)
         self.tokens += 1
         self._put(Piece(self._stops.push(self._text.push(sampled.token)), sampled))
-        return self._stops.found is not None
+        return self.stopped
 
     def end(self, ended: Ended) -> None:
         """No more tokens come."""
-        if self._stops.found is None:
+        if not self.stopped:
             text = self._stops.push(self._text.finish())
             if self._stops.found is None:
                 text += self._stops.finish()

@@ -131,7 +131,7 @@ class Driver:
             )
 
     def cancel(self, number: int, reason: Reason = "cancelled") -> bool:
-        """Nobody wants the rest of an answer; whether there was one."""
+        """The rest of an answer is not needed; returns whether there was one."""
         there = number in self._answers
         if there:
             self._do(Cancelled(number, reason))
@@ -215,7 +215,7 @@ class Driver:
             self._timer = self._loop.call_later(wait, self._on_deadline)
 
     def _on_deadline(self) -> None:
-        """Somebody has waited too long; a clock that is early is asked again."""
+        """A deadline may have passed; a clock that is early is asked again."""
         self._deadline = None
         self._wake()
 
@@ -259,7 +259,9 @@ class Driver:
 
     def _end(self, end: EndRequest) -> None:
         answer = self._answers.pop(end.request)
-        ended = Ended(end.reason, end.prompt, end.tokens, end.reused, end.why)
+        tokens = end.tokens - answer.dropped
+        reason = "stop" if answer.stopped and end.reason == "length" else end.reason
+        ended = Ended(reason, end.prompt, tokens, end.reused, end.why)
         answer.end(ended)
         self.metrics.ended(answer, ended, time.monotonic())
 

@@ -27,6 +27,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from pcp.errors import ConfigError, MissingPackage, PcpError
+from pcp.runtime.transport.address import is_loopback
 from pcp.serving.gateway.api_keys import ApiKeys
 from pcp.serving.gateway.asking import Asking
 from pcp.serving.gateway.clients import Guard, read_json
@@ -40,7 +41,6 @@ from pcp.serving.gateway.shardcompute import ShardComputeRoutes
 from pcp.serving.interface import Engine
 from pcp.serving.tokens.chat_template import ChatTemplate
 from pcp.serving.tokens.tokenizer import Tokenizer
-from pcp.training.observe.web import is_loopback
 from pcp.version import VERSION
 
 _BACKLOG = 512

@@ -9,12 +9,12 @@ answer stands in `generation_config.json`, `config.json` or `tokenizer_config.js
 first that says it.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from pcp import outside
 from pcp.errors import ConfigError, MissingPackage, install
 
 
@@ -30,15 +30,7 @@ def needed(package: str) -> Any:
 def read_json(folder: Path, name: str) -> Mapping[str, Any]:
     """A JSON object of a model's folder; an empty one without the file."""
     path = folder / name
-    try:
-        values = json.loads(path.read_text())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected an object")
-    return values
+    return outside.read_object(path) if path.exists() else {}
 
 
 class Tokenizer:

@@ -18,8 +18,10 @@ PASS_CLASSES = {tuple(home.split(":")) for home in PASSES.values()}
 
 def rows() -> list[tuple[str, str, str, str]]:
     """Word, meaning, where, and what it is not called."""
-    found = [tuple(map(str.strip, row)) for row in ROW.findall(GLOSSARY.read_text())]
-    return [row for row in found if row[0] != "word"]  # type: ignore[misc]
+    found = [
+        [cell.strip() for cell in row] for row in ROW.findall(GLOSSARY.read_text())
+    ]
+    return [(word, *rest) for word, *rest in found if word != "word"]
 
 
 def classes(room: str) -> Iterator[tuple[str, str]]:

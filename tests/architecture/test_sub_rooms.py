@@ -69,13 +69,13 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tools": {
         "support": "",
         "guide": "support",
-        "pages": "support guide",
+        "pages": "support guide profile",
         "profile": "",
         "serving": "support",
         "commands": "support pages profile serving",
         "launchers": "support commands",
         "start": "support",
-        "runs": "support",
+        "runs": "support pages",
     },
 }
 MOST_FILES = 25

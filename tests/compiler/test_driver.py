@@ -26,7 +26,7 @@ from pcp.runtime.program.executor import Program
 
 
 def compile(text: str, *targets: str, **options: object) -> Bundle:
-    chosen = CompileOptions(targets=targets or ("cpu",), **options)  # type: ignore[arg-type]
+    chosen = CompileOptions(targets=targets or ("cpu",), **options)  # pyright: ignore[reportArgumentType]
     return driver.compile(parse(text), chosen)
 
 
@@ -46,7 +46,7 @@ def trained(cache: Path) -> Bundle:
 
 def mode_of(text: str, **options: object) -> tuple[str, list[str]]:
     lines: list[str] = []
-    chosen = CompileOptions(report=lines.append, **options)  # type: ignore[arg-type]
+    chosen = CompileOptions(report=lines.append, **options)  # pyright: ignore[reportArgumentType]
     return driver.choose_mode(parse(text), chosen), lines
 
 
@@ -449,7 +449,7 @@ def test_tiles_that_iree_cannot_follow_are_left_to_it(
 )
 def test_bad_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        driver.compile(parse(FORWARD), CompileOptions(**options))  # type: ignore[arg-type]
+        driver.compile(parse(FORWARD), CompileOptions(**options))  # pyright: ignore[reportArgumentType]
 
 
 # --- every target ------------------------------------------------------------

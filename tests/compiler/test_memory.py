@@ -70,7 +70,11 @@ def gradients(path: Path) -> list[np.ndarray]:
 NEAR = 1.15
 
 
-@pytest.mark.parametrize("loop", [False, True])
+@pytest.mark.parametrize(
+    "loop",
+    # Slow: without a loop the same limit holds, by the same plan.
+    [pytest.param(False, marks=pytest.mark.slow), True],
+)
 def test_a_step_is_brought_below_it_on_iree(loop: bool, tmp_path: Path) -> None:
     """Two thirds of what is held by itself; the gradients are the same, and JAX's."""
     plain = compiled(tmp_path / "plain", loop, None)
@@ -237,6 +241,7 @@ def test_units() -> None:
     assert [parse_bytes(t) for t in ("3B", "1KiB", "1.5GiB")] == [3, 1024, 3 << 29]
 
 
+@pytest.mark.slow  # the same prediction as below, of members of a mesh
 def test_pieces_of_a_batch_hold_what_one_does(tmp_path: Path) -> None:
     """And their sums; as predicted, and by IREE."""
     losses, peaks = [], []

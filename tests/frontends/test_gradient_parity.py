@@ -12,11 +12,11 @@ from pcp.frontends.torch import from_torch, trained_parameters
 
 @pytest.mark.parametrize(
     "name",
-    # examples/torch_to_bundle.py compares the MLP, and is run by a test.
+    # examples/torch_to_bundle.py compares the MLP, and is run by a test; a transformer
+    # takes 10 s, and tests/autodiff/test_programs.py has a GPT and a Llama.
     [
-        "llama",
         "cnn",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("gpt", "mlp")),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("llama", "gpt", "mlp")),
     ],
 )
 def test_gradients_equal_torch(name: str) -> None:
@@ -36,8 +36,8 @@ def test_gradients_equal_torch(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    # tests/autodiff/test_programs.py has a GPT and a Llama that jax made.
-    [pytest.param(n, marks=() if n == "cnn" else pytest.mark.slow) for n in CASES],
+    # Slow: tests/autodiff/test_programs.py has a GPT, a Llama and a CNN that jax made.
+    [pytest.param(n, marks=pytest.mark.slow) for n in CASES],
 )
 def test_gradients_equal_jax(name: str) -> None:
     loss_of, params, batch = CASES[name]

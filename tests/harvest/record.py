@@ -157,7 +157,7 @@ def import_tests(folder: Path, recorder: Recorder) -> Iterator[Any]:
     import jax.test_util
 
     for module in (jax._src.public_test_util, jax._src.test_util, jax.test_util):
-        module.check_grads = recorder  # type: ignore[attr-defined]
+        module.check_grads = recorder  # pyright: ignore[reportAttributeAccessIssue]
     sys.path.insert(0, str(folder))
     for name in MODULES:
         yield importlib.import_module(name)

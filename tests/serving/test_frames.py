@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 
+from pcp.decoder_phase import Phase
 from pcp.errors import ProtocolError
-from pcp.serving.cached_model import Call, Function
+from pcp.serving.cached_model import Call
 from pcp.serving.frames import FIRST, Order, decode, encode
 
-DECODE = Call(Function("decode", 2, 64), (3, 1), (7, 9), (0, 63), wanted=False)
-PREFILL = Call(Function("prefill", 4, 64), (2,), (1, 2, 3, 0), (60, 3))
+DECODE = Call(Phase("decode", 2, 1, 64), (3, 1), (7, 9), (0, 63), wanted=False)
+DRAFTED = Call(Phase("decode", 1, 3, 64), (3,), (7, 9, 1), (5,))
+PREFILL = Call(Phase("prefill", 1, 4, 64), (2,), (1, 2, 3, 0), (60,), (3,))
+SEVERAL = Call(Phase("prefill", 2, 2, 64), (2, 0), (1, 2, 3, 0), (9, 0), (2, 1))
 
 
 @pytest.mark.parametrize(
@@ -16,7 +19,7 @@ PREFILL = Call(Function("prefill", 4, 64), (2,), (1, 2, 3, 0), (60, 3))
     [
         Order(),
         Order(stop=True),
-        Order((4, 0), (PREFILL, DECODE)),
+        Order((4, 0), (PREFILL, DECODE, DRAFTED, SEVERAL)),
         Order(calls=(PREFILL, DECODE) * 40),
     ],
 )

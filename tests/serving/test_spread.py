@@ -328,7 +328,10 @@ def test_a_rank_that_does_not_exist_is_refused(
 
 
 def test_phases_follow_from_slots_and_context() -> None:
-    assert phases(4, 256) == ["prefill:32,128", "decode:1,2,4"]
+    assert phases(4, 256) == ["prefill:32,128,2x32,4x32", "decode:1,2,4"]
+    drafting = phases(2, 256, drafted=4), phases(2, 16, drafts=True)
+    assert drafting[0] == ["prefill:32,128,2x32", "decode:1,2,1x5,2x5"]
+    assert drafting[1] == ["prefill:16,1x2,2x2", "decode:1,2"]
     assert phases(5, [64, 512]) == ["prefill:32", "decode:1,2,4"]
     assert phases(1, 16) == ["prefill:16", "decode:1"]
 

@@ -64,9 +64,9 @@ def test_errors_are_pcps(model: Path) -> None:
 def test_what_is_no_module_is_said(model: Path) -> None:
     for path in (model, str(model)):
         with pytest.raises(UsageError, match=r"m\.mlir is no module; .* pcp\.load"):
-            pcp.compile(path)  # type: ignore[arg-type]
+            pcp.compile(path)
     with pytest.raises(UsageError, match="dict is no module; make one"):
-        pcp.grad({})  # type: ignore[arg-type]
+        pcp.grad({})
 
 
 def test_a_text_is_a_module(model: Path) -> None:
@@ -87,6 +87,9 @@ def test_paths_may_be_text(
     assert not Path("off").exists()  # no folder: the word that the commands know
     pcp.compile(module, "cpu", mode="forward", cache=str(folder))
     assert [*folder.iterdir()]
+    monkeypatch.setenv("PCP_CACHE", str(tmp_path / "commands"))
+    pcp.compile(module, "cpu", mode="forward")
+    assert [*(tmp_path / "commands").iterdir()]
     with pytest.raises(ConfigError, match=r"^cache=7 is no path"):
         pcp.compile(module, "cpu", mode="forward", cache=7)
 

@@ -37,6 +37,7 @@ from pcp.training.storage.snapshots import shared_of
 from pcp.training.trainer.bundle_trainer import loss_value
 from pcp.training.wire import messages
 from pcp.training.wire.channel import connect
+from pcp.training.wire.message import VERSION, encode
 
 
 def _by_hand(exp, workers, rounds):
@@ -180,7 +181,7 @@ def test_a_lost_tail_of_rounds_is_rewound_and_done_again(tmp_path, monkeypatch):
 
 
 def test_a_newcomer_gets_the_current_state_and_joins_the_next_round(tmp_path):
-    exp = experiment(tmp_path, outer_loop_steps=30)
+    exp = experiment(tmp_path, outer_loop_steps=16)
     shepherd, watcher, thread = start_shepherd(exp, workers=1)
     said = []
     crew = [start_worker(shepherd.port, "first", 0.02)]
@@ -243,7 +244,7 @@ def test_two_members_of_which_one_is_wrong_commit_nothing(tmp_path):
 
 def _hello(**changes) -> messages.Hello:
     base = {
-        "version": messages.VERSION,
+        "version": VERSION,
         "worker": "x",
         "target": "cpu",
         "backend": "cpu",
@@ -273,7 +274,7 @@ def test_garbage_hurts_only_itself(tmp_path):
         for content in GARBAGE:
             with socket.create_connection(("127.0.0.1", port), 5) as sock:
                 sock.sendall(content)
-    raw = messages.encode(_hello())
+    raw = encode(_hello())
     for content in (raw[:-1], b"{}", b"[" * 100000, b'{"kind": "nonsense"}'):
         channel = connect("127.0.0.1", shepherd.port, 5)
         channel._send(1, 0, content, 5)
@@ -294,7 +295,7 @@ def test_another_version_is_refused_with_a_reason(tmp_path):
     channel.send(_hello(version=99))
     answer = channel.receive(5)
     assert isinstance(answer, messages.Refused)
-    expected = f"protocol version {messages.VERSION}, the worker 99"
+    expected = f"protocol version {VERSION}, the worker 99"
     assert expected in answer.reason
     channel.close()
     crew = [start_worker(shepherd.port, f"w{i}") for i in range(2)]
@@ -339,14 +340,14 @@ def test_a_target_that_does_not_compile_costs_only_that_worker(tmp_path):
             raise ConfigError(f"no compiler for {target}")
         return bundle()
 
-    exp = experiment(tmp_path, outer_loop_steps=20)
+    exp = experiment(tmp_path, outer_loop_steps=10)
     shepherd, watcher, thread = start_shepherd(exp, compile_for=compile_for, workers=1)
     good = start_worker(shepherd.port, "good", 0.02)
     watcher.wait_for_round(1)
     bad = start_worker(shepherd.port, "bad", target="sm_1")
     with pytest.raises(ProtocolError, match="no compiler for sm_1"):
         bad.finish()
-    assert thread.finish().rounds == 20
+    assert thread.finish().rounds == 10
     assert good.finish(10)
 
 
@@ -430,7 +431,7 @@ def test_a_run_with_an_older_digest_goes_on(tmp_path, monkeypatch):
 def test_the_status_is_there_for_the_asking(tmp_path):
     from pcp.tools.commands.status import ask, lines
 
-    exp = experiment(tmp_path, outer_loop_steps=20)
+    exp = experiment(tmp_path, outer_loop_steps=10)
     shepherd, watcher, thread = start_shepherd(exp, workers=1)
     worker = start_worker(shepherd.port, "w", 0.02)
     watcher.wait_for_round(2)

@@ -3,18 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pcp.errors import ConfigError, PeerLost, ProtocolError, counted
-from pcp.runtime.transport.credentials import Protection
+from pcp.errors import ConfigError, PeerLost, counted
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.protection import add_protection_flags, protection
+from pcp.training.observe.orders import give
 from pcp.training.storage import ledger
 from pcp.training.storage.control_file import read_control
 from pcp.training.storage.run_folder import RunFolder
-from pcp.training.wire.channel import OPEN, connect
-from pcp.training.wire.messages import Heartbeat, Order, Refused, Taken
 
 PROG = "pcp control"
-ACTIONS = ("pause", "resume", "cancel", "drain", "steps")
+KEY = "key"
+ACTIONS = ("pause", "resume", "cancel", "drain", "steps", KEY)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +27,8 @@ def parser() -> Parser:
         prog=PROG,
         description="Give orders to a run that is going on. They take effect between "
         "two rounds and are written to the run's ledger. pause, resume; cancel: save "
-        "a checkpoint and end; drain N: worker N leaves; steps N: inner steps a round.",
+        "a checkpoint and end; drain N: worker N leaves; steps N: inner steps a round; "
+        "key: print what the run's web page asks for before it gives orders.",
         example="pcp control drain 3 --run runs/latest",
     )
     parser.add_argument("action", choices=ACTIONS)
@@ -45,31 +45,6 @@ def parser() -> Parser:
     return parser
 
 
-def give(
-    folder: Path,
-    order: dict[str, object],
-    host: str | None,
-    timeout: float,
-    protected: Protection = OPEN,
-):
-    """What the shepherd of the run in `folder` says to an order."""
-    control = read_control(folder)
-    where = host or control["host"]
-    channel = connect(where, control["port"], timeout, protected)
-    try:
-        channel.send(Order.model_validate({"key": control["key"], **order}))
-        answer = channel.receive(timeout)
-        while isinstance(answer, Heartbeat):
-            answer = channel.receive(timeout)
-    finally:
-        channel.close()
-    if isinstance(answer, Refused):
-        raise ConfigError(answer.reason)
-    if not isinstance(answer, Taken):
-        raise ProtocolError(f"the shepherd answered with {answer.kind!r}")
-    return answer.said
-
-
 def _main(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
     order: dict[str, object] = {"action": flags.action}
@@ -81,6 +56,9 @@ def _main(argv: Sequence[str]) -> None:
     elif flags.number is not None:
         raise ConfigError(f"{flags.action} takes no number")
     folder, protected = Path(flags.run), protection(flags)
+    if flags.action == KEY:
+        print(read_control(folder)["key"])
+        return
     try:
         print(give(folder, order, flags.host, flags.timeout, protected))
     except PeerLost as error:

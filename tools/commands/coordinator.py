@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pcp.errors import UsageError
 from pcp.runtime.group.coordinator import Coordinator
-from pcp.runtime.transport import link
+from pcp.runtime.transport.address import format_address
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.lines import stamped
 from pcp.tools.support.metrics_port import add_metrics_flags, serving
@@ -55,7 +55,7 @@ def _main(argv: Sequence[str]) -> int:
     stop = threading.Event()
     stop_on_signals(lambda _: stop.set())
     log = stamped("coordinator")
-    address = link.format_address(flags.host, flags.port)
+    address = format_address(flags.host, flags.port)
     with Coordinator.listen(
         address,
         first=flags.members,

@@ -9,7 +9,6 @@ pcp doctor --for shepherd --port 48148 --all-targets
 """
 
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -21,6 +20,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pcp import strict_json
 from pcp.compiler.options import CompileOptions
 from pcp.errors import MissingPackage, PcpError, counted, install
 from pcp.runtime.transport import mover
@@ -177,7 +177,7 @@ def _version(name: str) -> str | None:
 
 
 def _use(extra: str) -> str:
-    """Who would need an extra's packages, where a role does."""
+    """The roles that need an extra's packages."""
     users = [role for role, needs in ROLES.items() if extra in needs]
     return f" (for: {', '.join(users)})" if users else ""
 
@@ -243,7 +243,7 @@ def _probe(driver: str) -> list[str] | str:
     except subprocess.TimeoutExpired:
         return f"no answer in {PROBE_S:.0f} s"
     try:
-        return json.loads(done.stdout)
+        return strict_json.parse(done.stdout)
     except ValueError:
         return f"died with {done.returncode}: {done.stderr.strip()[-200:]}"
 
@@ -293,12 +293,19 @@ SAMPLE = ("cpu", "cpu:host", "sm_90a", "gfx942", "vulkan", "metal")
 DTYPES = ("f32", "bf16")
 
 _PRODUCT = """
-func.func @main(%x: tensor<64x64xTYPE>, %y: tensor<64x64xTYPE>) -> tensor<64x64xTYPE> {
-  %0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0]
-      : (tensor<64x64xTYPE>, tensor<64x64xTYPE>) -> tensor<64x64xTYPE>
-  return %0 : tensor<64x64xTYPE>
-}
+  %NAME = stablehlo.dot_general %xNAME, %yNAME, contracting_dims = [1] x [0]
+      : (tensor<64x64xNAME>, tensor<64x64xNAME>) -> tensor<64x64xNAME>
 """
+
+
+def _products(dtypes: Sequence[str]) -> str:
+    """A program of one product in each type."""
+    matrix = "tensor<64x64x{}>".format
+    given = (f"%{side}{d}: {matrix(d)}" for d in dtypes for side in "xy")
+    made, types = (", ".join(map(f, dtypes)) for f in ("%{}".format, matrix))
+    body = "".join(_PRODUCT.replace("NAME", dtype) for dtype in dtypes)
+    head = f"func.func @main({', '.join(given)}) -> ({types})"
+    return f"{head} {{{body}  return {made} : {types}\n}}\n"
 
 
 def targets(names: Sequence[str] | None, needed: Container[str]) -> Iterator[Finding]:
@@ -314,7 +321,9 @@ def targets(names: Sequence[str] | None, needed: Container[str]) -> Iterator[Fin
         yield Finding(level, "targets", "none compiles here", str(error))
         return
     for name in names or TARGETS:
-        problems = {dtype: why for dtype in DTYPES if (why := _problem(name, dtype))}
+        problems = {}
+        if _problem(name, *DTYPES):  # both at once, as a rule: the compiler starts once
+            problems = {d: why for d in DTYPES if (why := _problem(name, d))}
         if not problems:
             yield Finding(OK, f"target {name}", f"compiles {' and '.join(DTYPES)}")
             continue
@@ -323,14 +332,14 @@ def targets(names: Sequence[str] | None, needed: Container[str]) -> Iterator[Fin
             yield Finding(worst, f"target {name}", f"{dtype}: {why}")
 
 
-def _problem(name: str, dtype: str) -> str:
-    """Why a product of this type does not compile for a target; "" if it does."""
+def _problem(name: str, *dtypes: str) -> str:
+    """Why products of these types do not compile for a target; "" if they do."""
     from pcp.compiler import driver
     from pcp.dialect.context import parse
 
     options = CompileOptions(targets=(name,), mode="forward", timeout=PROBE_S)
     try:
-        driver.compile(parse(_PRODUCT.replace("TYPE", dtype)), options)
+        driver.compile(parse(_products(dtypes)), options)
     except PcpError as error:
         return str(error)
     return ""

@@ -13,11 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pcp.errors import MissingPackage, UsageError
+from pcp.errors import ConfigError, MissingPackage, UsageError
+from pcp.runtime.transport.address import is_loopback, parse_address
 from pcp.runtime.transport.credentials import Protection
+from pcp.tools.pages.bundle_page import programs
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
-from pcp.tools.support.command import MAX_PORT, Parser, port_number, run
+from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.lines import say
 from pcp.tools.support.model_check import inspector
 from pcp.tools.support.protection import (
@@ -25,7 +27,6 @@ from pcp.tools.support.protection import (
     add_protection_flags,
     add_sign_flag,
     add_trust_flag,
-    is_loopback,
     protection,
     require_protection,
     signer,
@@ -38,6 +39,7 @@ from pcp.training.observe.callbacks import Callbacks, Calls
 from pcp.training.observe.dashboard import Dashboard, PlainLog
 from pcp.training.observe.journal import Journal
 from pcp.training.observe.metrics import Fanout, MetricsFile, Observer, read
+from pcp.training.observe.orders import Desk
 from pcp.training.observe.past_run import write_report
 from pcp.training.observe.prometheus import Prometheus
 from pcp.training.observe.web import WebPage
@@ -49,7 +51,7 @@ from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import nonfinite
 from pcp.training.storage.round_record import Round, data_wait_share
 from pcp.training.storage.run_folder import RunFolder
-from pcp.training.wire.channel import split_address
+from pcp.training.wire.channel import OPEN
 from pcp.training.wire.discovery import announced, tag_of
 
 PROG = "pcp shepherd"
@@ -112,7 +114,7 @@ def _main(argv: Sequence[str]) -> int:
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)
     folder.keep_changes(dict(flags.changes))
     screen = {"plain": flags.no_dashboard, "web": flags.web}
-    screen["token"] = _web_token(protected, flags.insecure)
+    screen |= {"protected": protected, "insecure": flags.insecure}
     with watched(experiment, folder, **screen) as observer:
 
         def make(compile_for: CompileFor, voters: Voters | None = None) -> Shepherd:
@@ -181,18 +183,18 @@ def _voters(flags: Namespace, protected: Protection) -> list[str]:
         raise UsageError("--voters, --voter and --run go together")
     found = [word.strip() for word in flags.voters.split(",")]
     for address in found:
-        host, _ = split_address(address)
+        host, _ = parse_address(address)
         require_protection(host, protected, flags.insecure)
     return found
 
 
-def _web_token(protected: Protection, insecure: bool) -> str | None:
+def _web_token(protected: Protection, insecure: bool) -> str:
     """For the page beyond this machine: none if that was said, or the key's own.
 
-    That of a key is the same after a restart; None: any.
+    That of a key is the same after a restart.
     """
     if protected.key is None:
-        return "" if insecure else None
+        return "" if insecure else secrets.token_urlsafe(24)
     key = protected.key
     raw = key.encode() if isinstance(key, str) else key
     return hmac.digest(raw, b"pcp web page", "sha256").hex()[:32]
@@ -213,10 +215,12 @@ def add_web(parser: Parser) -> None:
 def _web_address(text: str) -> tuple[str, int] | None:
     if text == "off":
         return None
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > MAX_PORT:
-        raise ArgumentTypeError(f"expected [HOST:]PORT or off, not {text!r}")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    bare = text.removeprefix(":")
+    try:
+        return parse_address(bare if ":" in bare else f"127.0.0.1:{bare}")
+    except ConfigError:
+        why = f"expected [HOST:]PORT or off, not {text!r}"
+        raise ArgumentTypeError(why) from None
 
 
 @contextmanager
@@ -248,14 +252,19 @@ def watch(
     *,
     plain: bool,
     web: tuple[str, int] | None = None,
-    token: str | None = None,
+    protected: Protection = OPEN,
+    insecure: bool = False,
 ) -> Fanout:
-    """Everybody who watches a run: screen, web page, metrics file, W&B, callbacks.
+    """All observers of a run: screen, web page, metrics file, W&B, callbacks.
 
     And TensorBoard where tensorboardX is installed.
     """
     past = read(folder.metrics) if folder.metrics.exists() else ([], {})
-    page = _web_page(experiment, past, *web, token) if web else []
+    page: list[Any] = []
+    if web:
+        desk = Desk(folder.path.resolve(), protected, anywhere=insecure)
+        token = "" if is_loopback(web[0]) else _web_token(protected, insecure)
+        page = _web_page(experiment, past, *web, token, desk)
     rounds = experiment.outer_loop_steps
     observers: list[Observer] = [MetricsFile(folder.metrics, say), *page]
     observers.append(Journal(rounds, folder.log, folder.workers))
@@ -278,14 +287,10 @@ def watch(
 
 
 def _web_page(
-    experiment: Experiment, past, host: str, port: int, token: str | None
+    experiment: Experiment, past, host: str, port: int, token: str, desk: Desk
 ) -> list[Any]:
     """The page, and what counts for its /metrics where prometheus-client is there."""
     figures = Prometheus() if find_spec("prometheus_client") else None
-    if is_loopback(host):
-        token = ""
-    elif token is None:
-        token = secrets.token_urlsafe(24)
     page = WebPage(
         host,
         port,
@@ -294,6 +299,8 @@ def _web_page(
         validations=past[1],
         metrics=figures.text if figures else None,
         token=token,
+        desk=desk,
+        programs=partial(programs, desk.folder),
     )
     return [page, figures] if figures else [page]
 
@@ -327,7 +334,7 @@ def conclude(folder: RunFolder, outcome: Outcome) -> None:
         lines["best round"] = f"{round_}, validation loss {loss:.4f}"
         if (best := best_folder(folder, outcome)) is not None:
             lines["best checkpoint"] = str(best)
-    lines["report"] = str(write_report(folder.path))
+    lines["report"] = str(write_report(folder.path, programs))
     lines["metrics"] = str(folder.metrics)
     lines["checkpoint"] = outcome.checkpoint or "none"
     for name, value in lines.items():

@@ -169,7 +169,8 @@ def _started(experiment: Experiment, place: Place) -> Callable[..., Any]:
         screen: Mapping[str, Any],
         callbacks: Sequence[Callbacks] = (),
     ) -> tuple[Outcome, int]:
-        with watched(experiment, folder, callbacks, **screen) as observer:
+        shown = {**screen, "protected": place.protection}
+        with watched(experiment, folder, callbacks, **shown) as observer:
             shepherd = Shepherd(
                 experiment,
                 folder,

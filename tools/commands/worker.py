@@ -21,6 +21,8 @@ from pcp.errors import (
 from pcp.runtime import Endpoint
 from pcp.runtime.program import host_processor
 from pcp.runtime.program.devices import open_device
+from pcp.runtime.transport import link
+from pcp.runtime.transport.address import format_address, is_loopback, parse_address
 from pcp.runtime.transport.credentials import Protection
 from pcp.tools.support import backends
 from pcp.tools.support.command import Parser, port_number, run
@@ -35,7 +37,6 @@ from pcp.tools.support.protection import (
 from pcp.training.process.supervisor import HOPELESS, HUNG
 from pcp.training.trainer.bundle_trainer import BundleTrainer
 from pcp.training.trainer.load import load_made
-from pcp.training.wire.channel import split_address
 from pcp.training.wire.client import Timing
 from pcp.training.wire.discovery import found, tag_of
 from pcp.training.worker.worker import Identity, Worker
@@ -102,13 +103,14 @@ def _train(argv: Sequence[str]) -> None:
         (host, port), *others = discovered(flags, protected)
     elif flags.connect:
         (host, port), *others = map(_address, flags.connect.split(","))
-    local = backends.is_local(host)
+    local = is_loopback(host)
     target = backends.target_of_worker(flags.backend, flags.target, local=local)
     device = flags.device or backends.device_of(flags.backend, flags.device_id)
     name = flags.name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
     log = stamped(f"worker {name}")
     opened = open_device(device)  # held: what is loaded later is loaded onto this one
-    listen = flags.listen or f"{own_address(host, port)}:0"
+    own = link.own_address(format_address(host, port))
+    listen = flags.listen or format_address(own, 0)
     endpoint = Endpoint.listen(listen, **protected.options)
     identity = Identity(
         name=name,
@@ -161,20 +163,6 @@ def end_with_thread(log: Callable[[str], None], died: threading.ExceptHookArgs) 
     os._exit(HUNG)
 
 
-def own_address(host: str, port: int) -> str:
-    """The address of this machine that leads to the shepherd."""
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_DGRAM
-        )[0]
-        with socket.socket(family, kind, proto) as probe:
-            probe.connect(address)  # of a datagram socket: sends nothing
-            own = probe.getsockname()[0]
-    except OSError as error:
-        raise PeerLost(f"no way to {host}: {error.strerror or error}") from error
-    return f"[{own}]" if ":" in own else own
-
-
 def discovered(flags: Namespace, protected: Protection) -> list[tuple[str, int]]:
     """The shepherds of our namespace, within `--patience`; PeerLost: none came."""
     if flags.connect:
@@ -189,10 +177,10 @@ def discovered(flags: Namespace, protected: Protection) -> list[tuple[str, int]]
 
 
 def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"--connect {text}: expected HOST:PORT")
-    return split_address(text)
+    try:
+        return parse_address(text)
+    except ConfigError as error:
+        raise UsageError(f"--connect {text}: expected HOST:PORT") from error
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ pcp guide start my-guide       the exercises of all chapters, to be filled in
 pcp guide check 3 my-guide     run your answers to chapter 3
 """
 
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pcp import strict_json
 from pcp.errors import ConfigError, UsageError
 from pcp.tools.guide.chapters import (
     CHAPTERS,
@@ -119,4 +119,4 @@ def _result(number: int, path: Path) -> dict[str, Any]:
     if done.returncode or not last.startswith("{"):
         said = done.stderr.strip().rpartition("\n")[2] or "it said nothing"
         return {"held": [], "wrong": f"{path.name} ended the process: {said}"}
-    return json.loads(last)
+    return strict_json.parse(last)

@@ -61,7 +61,7 @@ def _train(ray: Any, plan: LaunchPlan, flags: Namespace) -> int:
     protected = protection(flags)
     require_protection(host, protected, flags.insecure)
     folder = RunFolder.at(plan.run, plan.experiment)
-    screen = {"plain": True, "web": ("127.0.0.1", 0)}
+    screen = {"plain": True, "web": ("127.0.0.1", 0), "protected": protected}
     with watched(plan.experiment, folder, **screen) as observer:
         shepherd = Shepherd(
             plan.experiment,

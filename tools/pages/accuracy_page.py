@@ -1,9 +1,9 @@
 """docs/accuracy.md: how exact elementary functions are, as bounds and as measured."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from pcp import strict_json
 from pcp.passes.legalize.functions.accuracy import (
     CLAIMS,
     COMPLEX,
@@ -11,8 +11,9 @@ from pcp.passes.legalize.functions.accuracy import (
     TYPES,
     Claim,
 )
+from pcp.tools.pages.places import ROOT
 
-MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "accuracy.jsonl"
+MEASURED = ROOT / "benchmarks" / "accuracy.jsonl"
 HEAD = """
 A bound is the largest error on targets `cpu` and `cpu:<name>`, in units in the last
 place (ulp) of the exact result; 0.5 is a result rounded once. Where a row names
@@ -79,7 +80,7 @@ def measured(path: Path) -> dict[tuple[str, str, str], tuple[bool, float]]:
     """
     found: dict[tuple[str, str, str], tuple[bool, float]] = {}
     for text in path.read_text().splitlines():
-        line = json.loads(text)
+        line = strict_json.parse(text)
         if line["measured"] == "all" and not is_complete(line):
             continue
         for domain, (ulp, _) in line["worst"].items():

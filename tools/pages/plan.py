@@ -4,17 +4,22 @@ Read from a bundle with a program for each device; `plan_of_ir` reads it from th
 one. `plan_page` draws it; `pcp inspect` prints it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pcp.bundle import Bundle, Function, Manifest
+from pcp.bundle import Bundle, Manifest
 from pcp.errors import ConfigError, counted
 from pcp.mesh import Mesh
+from pcp.tools.pages.program_lines import Tensor, reads
 
 
 @dataclass(frozen=True)
 class Held:
-    """A tensor's part on one device, bytes of the part."""
+    """A tensor's part on one device, bytes of the part.
+
+    `cuts` is into how many parts each dimension is cut; `line` where the program first
+    reads it, if that is known.
+    """
 
     name: str
     role: str
@@ -22,6 +27,8 @@ class Held:
     shape: tuple[int, ...]
     layout: str
     bytes: int
+    cuts: tuple[int, ...] = ()
+    line: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,7 @@ def of_bundle(bundle: Bundle, title: str) -> DevicePlan:
             name,
             place,
             manifest.programs[name].module,
-            tuple(_held_of(manifest, name)),
+            tuple(_held_of(manifest, name, mesh, reads(bundle, name))),
             tuple(_exchanges_of(manifest, name, mesh, place)),
         )
         for name, place in zip(mesh.devices, mesh.members, strict=True)
@@ -112,7 +119,9 @@ def of_bundle(bundle: Bundle, title: str) -> DevicePlan:
     return DevicePlan(title, mesh, devices)
 
 
-def _held_of(manifest: Manifest, device: str) -> Iterator[Held]:
+def _held_of(
+    manifest: Manifest, device: str, mesh: Mesh, lines: Mapping[Tensor, str]
+) -> Iterator[Held]:
     """The inputs of all its functions, each name once."""
     seen: set[tuple[str, str]] = set()
     for name, function in manifest.programs[device].functions.items():
@@ -121,17 +130,21 @@ def _held_of(manifest: Manifest, device: str) -> Iterator[Held]:
             if (spec.name, spec.role) in seen:
                 continue
             seen.add((spec.name, spec.role))
-            layout = _layout_in(whole, spec.name)
+            layout, cuts = "", ()
+            for given in whole.inputs if whole else ():
+                if given.name == spec.name:
+                    layout = str(given.layout)
+                    cuts = tuple(map(mesh.count, given.layout.dims))
             yield Held(
-                spec.name, spec.role, spec.dtype, spec.shape, layout, spec.nbytes
+                name=spec.name,
+                role=spec.role,
+                dtype=spec.dtype,
+                shape=spec.shape,
+                layout=layout,
+                bytes=spec.nbytes,
+                cuts=cuts,
+                line=lines.get((spec.role, spec.name), ""),
             )
-
-
-def _layout_in(whole: Function | None, name: str) -> str:
-    for spec in whole.inputs if whole else ():
-        if spec.name == name:
-            return str(spec.layout)
-    return ""
 
 
 def _exchanges_of(

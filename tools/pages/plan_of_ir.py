@@ -46,20 +46,22 @@ def _device(home: ir.Operation, name: str, mesh: Mesh, place: dict[str, int]) ->
     for view in home.regions[0].blocks[0].operations:
         op = view.operation
         if op.name == "func.func" and op.regions[0].blocks:
-            held.extend(_arguments(op))
+            held.extend(_arguments(op, mesh))
             exchanges.extend(_exchanges(op, mesh, place))
     return Device(name, place, name, tuple(held), tuple(exchanges))
 
 
-def _arguments(function: ir.Operation) -> Iterator[Held]:
+def _arguments(function: ir.Operation, mesh: Mesh) -> Iterator[Held]:
     arguments = list(function.regions[0].blocks[0].arguments)
     shardings = port_shardings(function, "arg_attrs", len(arguments))
     for i, (argument, sharding) in enumerate(zip(arguments, shardings, strict=True)):
         shape, dtype, size = _size(argument.type)
-        layout = str(from_attribute(sharding)) if sharding is not None else ""
+        found = None if sharding is None else from_attribute(sharding)
+        layout = "" if found is None else str(found)
+        cuts = () if found is None else tuple(map(mesh.count, found.dims))
         name = _text(function, i, "pcp.name") or f"{symbol_name(function)}.{i}"
         role = _text(function, i, "pcp.role") or "data"
-        yield Held(name, role, dtype, shape, layout, size)
+        yield Held(name, role, dtype, shape, layout, size, cuts)
 
 
 def _text(function: ir.Operation, index: int, key: str) -> str:

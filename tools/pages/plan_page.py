@@ -1,11 +1,23 @@
-"""A plan as one page of HTML that needs nothing else: no network, no script."""
+"""A plan as one page of HTML that needs nothing else: no network, no script.
+
+`parts` are what stands in it, for another page (`pcp.tools.pages.bundle_page`).
+"""
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import product
 from math import floor, log10
 
 from pcp.errors import counted
-from pcp.tools.pages.plan import Box, Device, DevicePlan, Exchange, alike, bytes_text
+from pcp.tools.pages.plan import (
+    Box,
+    Device,
+    DevicePlan,
+    Exchange,
+    Held,
+    alike,
+    bytes_text,
+)
 
 #: Rows of a table before the rest is folded away.
 SHOWN = 12
@@ -14,10 +26,10 @@ SHOWN = 12
 MANY = 17
 
 STYLE = """
-:root { --ink: #1c2430; --soft: #66707f; --line: #dfe3ea; --paper: #fff;
+:root, :host { --ink: #1c2430; --soft: #66707f; --line: #dfe3ea; --paper: #fff;
   --ground: #f5f6f9; --param: #3b6fb6; --state: #8a5fb0; --data: #2f9e77;
   --other: #9aa3b0; --fwd: #3b6fb6; --bwd: #c8602a; --wgrad: #a87a12; --opt: #8a5fb0 }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8ebf0; --soft: #98a2b3;
+@media (prefers-color-scheme: dark) { :root, :host { --ink: #e8ebf0; --soft: #98a2b3;
   --line: #333b48; --paper: #1d232d; --ground: #14181f } }
 * { box-sizing: border-box }
 body { margin: 0; padding: 2rem; background: var(--ground); color: var(--ink);
@@ -49,21 +61,34 @@ ROLES = ("param", "state", "data", "other")
 DIRECTIONS = ("fwd", "bwd", "wgrad", "opt")
 
 
+class Drawn(str):
+    """A cell of a table that is HTML already."""
+
+
 def page(plan: DevicePlan) -> str:
     """The whole document."""
-    parts = [
-        _head(plan),
+    return document(plan.title, [_head(plan), *parts(plan)])
+
+
+def document(title: str, inside: Sequence[str]) -> str:
+    """A page of these parts."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
+        '<meta name="viewport" content="width=device-width"/>'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
+        f"<body><main>\n{chr(10).join(inside)}\n</main></body></html>\n"
+    )
+
+
+def parts(plan: DevicePlan) -> list[str]:
+    """What a plan draws: its mesh, time, communication, and what devices hold."""
+    return [
+        _mesh(plan),
         *_timeline(plan),
         *_totals(plan),
         _devices(plan),
         *_details(plan),
     ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
-        '<meta name="viewport" content="width=device-width"/>'
-        f"<title>{escape(plan.title)}</title><style>{STYLE}</style></head>\n"
-        f"<body><main>\n{chr(10).join(parts)}\n</main></body></html>\n"
-    )
 
 
 def _head(plan: DevicePlan) -> str:
@@ -77,6 +102,56 @@ def _head(plan: DevicePlan) -> str:
     return (
         f"<h1>{escape(plan.title)}</h1><p>{counted(len(plan.devices), 'device')}: "
         f"mesh @{escape(plan.mesh.name)}, {axes}</p>{shared}{notes}"
+    )
+
+
+# --- the mesh ---
+
+_CELL_W, _CELL_H = 116, 40
+
+
+def _mesh(plan: DevicePlan) -> str:
+    """Devices by their places: the last axis to the right, the others downwards."""
+    axes = list(plan.mesh.axes.items())
+    if not axes or len(plan.devices) < 2:
+        return ""
+    *outer, (inner, width) = axes
+    rows = list(product(*(range(n) for _, n in outer)))
+    drawn = []
+    for device in plan.devices:
+        place = tuple(device.place[axis] for axis, _ in outer)
+        x, y = device.place[inner] * _CELL_W, rows.index(place) * _CELL_H
+        where = " ".join(f"{axis}={i}" for axis, i in device.place.items())
+        drawn.append(
+            f"<rect x='{x + 1}' y='{y + 1}' width='{_CELL_W - 4}' "
+            f"height='{_CELL_H - 4}' rx='4' fill='none' stroke='var(--param)'/>"
+            f"<text x='{x + 8}' y='{y + 17}'>{escape(device.name)}</text>"
+            f"<text class='at' style='text-anchor:start' x='{x + 8}' y='{y + 31}'>"
+            f"{escape(where)}</text>"
+        )
+    size = f"width='{width * _CELL_W}' height='{len(rows) * _CELL_H}'"
+    picture = f"<svg xmlns='http://www.w3.org/2000/svg' {size}>{''.join(drawn)}</svg>"
+    return f"<h2>Mesh @{escape(plan.mesh.name)}</h2><div class='card'>{picture}</div>"
+
+
+def _layout(held: Held) -> str:
+    """The whole tensor, its cuts, and the first part; what is no plane in words."""
+    if max(held.cuts, default=1) == 1 or max(held.cuts[:-2], default=1) > 1:
+        return held.layout
+    across, down = (held.cuts[-1], held.cuts[-2] if len(held.cuts) > 1 else 1)
+    width, height = 36, 18
+    lines = [
+        f"<path d='M{width * i / across:.1f} 0V{height}' stroke='var(--ink)'/>"
+        for i in range(1, min(across, width // 2))
+    ] + [
+        f"<path d='M0 {height * i / down:.1f}H{width}' stroke='var(--ink)'/>"
+        for i in range(1, min(down, height // 2))
+    ]
+    return Drawn(
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}'>"
+        f"<rect width='{width}' height='{height}' fill='var(--line)'/>"
+        f"<rect width='{width / across:.1f}' height='{height / down:.1f}' "
+        f"fill='var(--param)'/>{''.join(lines)}</svg> {escape(held.layout)}"
     )
 
 
@@ -137,7 +212,7 @@ def _totals(plan: DevicePlan) -> Iterator[str]:
         for axes, (count, size) in totals.items()
     ]
     yield "<h2>Communication over each axis, on the busiest device</h2>"
-    yield _table(("axes", "#collectives", "#bytes"), rows)
+    yield table(("axes", "#collectives", "#bytes"), rows)
 
 
 def _details(plan: DevicePlan) -> Iterator[str]:
@@ -154,20 +229,21 @@ def _details(plan: DevicePlan) -> Iterator[str]:
             f"module {escape(device.module)}</summary><div class='card'>"
         )
         held = sorted(device.held, key=lambda h: -h.bytes)
-        yield _table(
-            ("tensor", "role", "part", "layout", "#bytes"),
+        yield table(
+            ("tensor", "role", "part", "layout", "first read at line", "#bytes"),
             [
                 (
                     h.name,
                     h.role,
                     f"{h.dtype}[{', '.join(map(str, h.shape))}]",
-                    h.layout,
+                    _layout(h),
+                    h.line,
                     bytes_text(h.bytes),
                 )
                 for h in held
             ],
         )
-        yield _table(
+        yield table(
             ("step", "in", "collective", "axes", "group", "#bytes"),
             [_exchange(i, e) for i, e in enumerate(device.exchanges)],
         )
@@ -181,28 +257,31 @@ def _exchange(number: int, e: Exchange) -> tuple[str, ...]:
     return (str(number), e.function, e.kind, axes, group, bytes_text(e.bytes))
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; a column whose title starts with # is of numbers."""
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; a column whose title starts with # is of numbers.
+
+    The cells that are `Drawn` stand as they are.
+    """
     if not rows:
         return ""
     kinds = [" class='n'" if title.startswith("#") else "" for title in header]
 
     def row(cells: Sequence[str], tag: str) -> str:
         inside = "".join(
-            f"<{tag}{kind}>{escape(cell)}</{tag}>"
+            f"<{tag}{kind}>{cell if isinstance(cell, Drawn) else escape(cell)}</{tag}>"
             for kind, cell in zip(kinds, cells, strict=True)
         )
         return f"<tr>{inside}</tr>"
 
-    def table(body: Sequence[Sequence[str]]) -> str:
+    def of(body: Sequence[Sequence[str]]) -> str:
         head = row([title.removeprefix("#") for title in header], "th")
         inside = "\n".join(row(cells, "td") for cells in body)
         return f"<table>{head}\n{inside}</table>"
 
     if len(rows) <= SHOWN:
-        return table(rows)
-    rest = f"<details><summary>{len(rows) - SHOWN} more</summary>{table(rows[SHOWN:])}"
-    return table(rows[:SHOWN]) + rest + "</details>"
+        return of(rows)
+    rest = f"<details><summary>{len(rows) - SHOWN} more</summary>{of(rows[SHOWN:])}"
+    return of(rows[:SHOWN]) + rest + "</details>"
 
 
 # --- the timeline ---

@@ -1,4 +1,7 @@
-"""What stands in the PTX of a bundle for NVIDIA's GPUs: no device is needed."""
+"""What stands in the modules of a bundle: kernels, and PTX for NVIDIA's GPUs.
+
+No device is needed.
+"""
 
 import re
 import shutil
@@ -13,6 +16,7 @@ from pathlib import Path
 from pcp.errors import CompileError
 
 _PTX = re.compile(rb"\.version \d+\.\d+\n\.target [^\0]*")
+_DISPATCH = re.compile(rb"(?<![\w$])([A-Za-z_][\w$]*_dispatch_\d+_\w+)\0")
 _TARGET = re.compile(r"^\.target (sm_[0-9a-z]+)", re.MULTILINE)
 _ENTRY = re.compile(
     r"^\.visible \.entry (\w+)\(.*?(?=^\.visible \.entry|\Z)", re.S | re.M
@@ -81,12 +85,17 @@ def chips(module: bytes) -> list[str]:
     return sorted({chip for text in _texts(module) for chip in _TARGET.findall(text)})
 
 
-def kernels(module: bytes) -> list[Kernel]:
+def names(module: bytes) -> list[str]:
+    """The names of a module's kernels in its order, for any target."""
+    return list(dict.fromkeys(n.decode() for n in _DISPATCH.findall(module)))
+
+
+def kernels(module: bytes, *, assemble: bool = True) -> list[Kernel]:
     """The kernels of a module, in its order; none where it holds no PTX.
 
-    CompileError when ptxas refuses the PTX.
+    Unless `assemble`, ptxas is not asked. CompileError when it refuses the PTX.
     """
-    return [kernel for text in _texts(module) for kernel in _kernels(text)]
+    return [k for text in _texts(module) for k in _kernels(text, assemble)]
 
 
 def _texts(module: bytes) -> Iterator[str]:
@@ -94,9 +103,9 @@ def _texts(module: bytes) -> Iterator[str]:
         yield found.group().decode(errors="replace")
 
 
-def _kernels(text: str) -> Iterator[Kernel]:
+def _kernels(text: str, assemble: bool) -> Iterator[Kernel]:
     (chip,) = _TARGET.findall(text)[:1] or [""]
-    used = _assembled(text, chip)
+    used = _assembled(text, chip) if assemble else {}
     for found in _ENTRY.finditer(text):
         body = found.group()
         threads = _THREADS.search(body)

@@ -1,6 +1,5 @@
 """How long each dispatch of a compiled function takes, by `iree-benchmark-module`."""
 
-import json
 import os
 import re
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 import iree.runtime as rt
 from iree.runtime.benchmark import benchmark_exe
 
+from pcp import strict_json
 from pcp.errors import ConfigError, RuntimeFault
 from pcp.tools.profile.figures import Peak, Timed, Times
 from pcp.training.process.huge_pages import with_huge_pages
@@ -66,7 +66,7 @@ def measure(
             f"iree-benchmark-module ended with status {done.returncode} on "
             f"{device}: {reason.group(1) if reason else 'it gave no reason'}"
         )
-    return _read(json.loads(done.stdout), function)
+    return _read(strict_json.parse(done.stdout), function)
 
 
 def _inputs(module: bytes, function: str) -> list[str]:

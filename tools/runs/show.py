@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from pcp.tools.pages.bundle_page import programs
 from pcp.tools.runs.listing import number, table
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.lines import say, to_json
@@ -40,7 +41,7 @@ def _main(argv: Sequence[str]) -> None:
         for line in lines(past):
             say(line)
     if flags.report:
-        say(f"report     {write_report(flags.run)}")
+        say(f"report     {write_report(flags.run, programs)}")
 
 
 def lines(past: PastRun) -> Iterator[str]:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from pcp.bundle import Bundle
-from pcp.errors import UsageError
+from pcp.errors import ConfigError, UsageError
 from pcp.serving import engine, spread
+from pcp.serving.drafting import Drafter, DraftModel
 from pcp.serving.engine import SlotEngine
 from pcp.training.process.child_environment import child_environment
 
@@ -27,6 +28,7 @@ def of_bundle(
     slots: int = 4,
     device: str = "",
     spares: int = 0,
+    drafter: Drafter | None = None,
     log: Log = lambda _: None,
 ) -> SlotEngine:
     """The engine of a bundle with the weights of a folder, its ranks started.
@@ -38,22 +40,52 @@ def of_bundle(
     if not isinstance(bundle, Bundle):
         bundle = Bundle.read(bundle)
     if bundle.manifest.programs:
-        return spread_engine(
-            bundle, folder, slots=slots, device=device, spares=spares, log=log
-        )
+        ranks = {"device": device, "spares": spares, "log": log}
+        return spread_engine(bundle, folder, slots=slots, drafter=drafter, **ranks)
     if spares:
         raise UsageError("spares are for ranks that die, and one process has none")
-    return engine.load(bundle, folder, slots=slots, device=device or "local-task")
+    device = device or "local-task"
+    return engine.load(bundle, folder, slots=slots, device=device, drafter=drafter)
 
 
-def phases(slots: int, context: int | Sequence[int] = ()) -> list[str]:
-    """Chunks of two lengths, and decoding of 1, 2, 4, ... slots."""
+def draft_model(
+    bundle: Bundle, folder: Path, *, slots: int, device: str, vocabulary: int
+) -> DraftModel:
+    """A drafter of a smaller model's bundle; `ConfigError` if it has other tokens."""
+    own = engine.load(bundle, folder, slots=slots, device=device or "local-task")
+    if own.vocabulary == vocabulary:
+        return DraftModel(own)
+    own.close()
+    raise ConfigError(
+        f"{folder} has {own.vocabulary} tokens and the model that it drafts for "
+        f"{vocabulary}: take one with the same tokenizer"
+    )
+
+
+def phases(
+    slots: int,
+    context: int | Sequence[int] = (),
+    *,
+    drafted: int = 0,
+    drafts: bool = False,
+) -> list[str]:
+    """Chunks of two lengths, the short ones of several slots too, and decoding.
+
+    Decoding of 1, 2, 4, ... slots, with `drafted` of so many tokens more too. A model
+    that `drafts` has chunks of the two tokens by which it comes behind.
+    """
     contexts = [context] if isinstance(context, int) else list(context)
     least = min(contexts, default=max(CHUNKS))
     chunks = [n for n in CHUNKS if n <= least] or [least]
     batches = [1 << i for i in range(slots.bit_length()) if 1 << i <= slots]
-    listed = [",".join(map(str, sizes)) for sizes in (chunks, batches)]
-    return [f"prefill:{listed[0]}", f"decode:{listed[1]}"]
+    several = [n for n in batches if 1 < n <= chunks[-1] // chunks[0]]
+    prefill = [*map(str, chunks), *(f"{n}x{chunks[0]}" for n in several)]
+    decode = [*map(str, batches)]
+    if drafts:
+        prefill += [f"{n}x2" for n in batches]
+    if drafted:
+        decode += [f"{n}x{1 + drafted}" for n in batches]
+    return [f"prefill:{','.join(prefill)}", f"decode:{','.join(decode)}"]
 
 
 def spread_engine(

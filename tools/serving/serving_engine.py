@@ -6,11 +6,14 @@ from pathlib import Path
 
 from pcp.bundle import Bundle
 from pcp.errors import ConfigError, UsageError
+from pcp.serving.cached_model import Shapes
+from pcp.serving.drafting import Drafter, PromptLookup
 from pcp.serving.interface import Engine
 from pcp.tools.support.cache_folder import cache_folder
 
 Log = Callable[[str], None]
 AXIS = "tp"
+LOOKUP, DRAFT_WEIGHTS = "lookup", "int8"
 WEIGHTS = ("f32", "bf16", "f16", "int8", "int4")
 
 
@@ -25,6 +28,10 @@ def add_engine_flags(parser: ArgumentParser) -> None:
     add("--context", type=int, metavar="N", help="positions of a slot")
     help_ = "of products: f32, bf16, f16, int8, int4; default f32"
     add("--weights", choices=WEIGHTS, default="f32", help=help_)
+    help_ = "speculative decoding: a smaller model's folder, or lookup, which copies "
+    add("--draft", metavar="DIR", help=f"{help_}what followed the same tokens before")
+    help_ = "that are drafted for one pass of the model; default 4"
+    add("--draft-tokens", type=int, default=4, metavar="N", help=help_)
     add("--bundle", type=Path, metavar="FILE", help="the compiled functions, if made")
     help_ = "IREE's, of each rank; default local-task, of several ranks local-sync"
     add("--device", default="", help=help_)
@@ -42,13 +49,22 @@ def engine_maker(flags: Namespace, log: Log) -> Callable[[], Engine]:
         raise UsageError(
             f"--spares {flags.spares}: spares are for ranks that die; give --mesh tp=N"
         )
+    if flags.draft not in (None, LOOKUP) and not Path(flags.draft).is_dir():
+        raise ConfigError(
+            f"--draft {flags.draft}: there is no such folder; give a smaller model's, "
+            f"or {LOOKUP}"
+        )
+    if not 1 <= flags.draft_tokens <= 16:
+        raise ConfigError(f"--draft-tokens {flags.draft_tokens}: they are 1 to 16")
     if flags.bundle is not None and not flags.bundle.is_file():
         raise ConfigError(f"--bundle {flags.bundle}: there is no such file")
 
     def make() -> Engine:
         from pcp.tools.serving import decoder_engine
 
-        bundle = flags.bundle or _compiled(flags, ranks, log)
+        bundle = Bundle.read(flags.bundle) if flags.bundle else None
+        bundle = bundle or _compiled(flags, ranks, log)
+        drafter = _drafter(flags, bundle, log)
         log(f"loading the weights of {flags.folder}")
         return decoder_engine.of_bundle(
             bundle,
@@ -56,10 +72,38 @@ def engine_maker(flags: Namespace, log: Log) -> Callable[[], Engine]:
             slots=flags.slots,
             device=flags.device,
             spares=flags.spares,
+            drafter=drafter,
             log=log,
         )
 
     return make
+
+
+def _drafter(flags: Namespace, bundle: Bundle, log: Log) -> Drafter | None:
+    """What `--draft` says, for a bundle that has functions for it."""
+    if flags.draft is None:
+        return None
+    shapes = Shapes.of(bundle.manifest)
+    if not shapes.drafted:
+        raise UsageError(
+            f"--bundle {flags.bundle} and --draft: the bundle has no function that "
+            "looks at drafts; compile it with a phase as decode:1,1x5"
+        )
+    if flags.draft == LOOKUP:
+        return PromptLookup()
+    from pcp.tools.serving.decoder_bundle import check_weights, compile_folder
+    from pcp.tools.serving.decoder_engine import draft_model, phases
+
+    folder = Path(flags.draft)
+    check_weights(folder, 1)
+    log(f"compiling the model that drafts, of {folder}")
+    context = shapes.context
+    wanted = phases(flags.slots, context, drafts=True)
+    # Whatever it drafts, the answers are right: its numbers may be rough.
+    how = {"cache": cache_folder(flags.cache), "weights": DRAFT_WEIGHTS}
+    own = compile_folder(folder, wanted, context, targets=["cpu:host"], **how)
+    place = {"slots": flags.slots, "device": flags.device}
+    return draft_model(own, folder, vocabulary=shapes.vocabulary, **place)
 
 
 def _compiled(flags: Namespace, ranks: int, log: Log) -> Bundle:
@@ -69,7 +113,9 @@ def _compiled(flags: Namespace, ranks: int, log: Log) -> Bundle:
     check_weights(flags.folder, ranks)
     log(f"compiling the model of {flags.folder}")
     context = flags.context if flags.context is not None else ()
-    wanted, cache = phases(flags.slots, context), cache_folder(flags.cache)
+    drafted = flags.draft_tokens if flags.draft else 0
+    wanted = phases(flags.slots, context, drafted=drafted)
+    cache = cache_folder(flags.cache)
     how = {"ranks": ranks, "cache": cache, "weights": flags.weights}
     return compile_folder(flags.folder, wanted, context, targets=["cpu:host"], **how)
 

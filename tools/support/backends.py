@@ -1,6 +1,5 @@
 """Backends of workers: what is compiled for one, and where its devices are."""
 
-import ipaddress
 from collections.abc import Iterable
 
 from pcp.errors import ConfigError, UsageError, nearest
@@ -74,14 +73,6 @@ def check_devices(uris: Iterable[str], target: str, model: str) -> None:
                 f"--target {target}: its code is for a {wanted} device, and {uri} is "
                 "none; say another --target, --backend or --device"
             )
-
-
-def is_local(host: str) -> bool:
-    """Whether a host is this machine, by its loopback address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def check_backend(backend: str) -> str:

@@ -17,14 +17,14 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from pcp.errors import PcpError, UsageError, nearest
+from pcp.runtime.transport.address import MAX_PORT
 from pcp.training.process.parent_death import die_with_parent
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-MAX_PORT = 65535
 
 
 class Stopped(KeyboardInterrupt):
@@ -44,14 +44,14 @@ class Parser(argparse.ArgumentParser):
     `example` is shown at the end of `--help`. `--debug` is always there.
     """
 
-    def __init__(self, *, prog: str, example: str = "", **options: object) -> None:
+    def __init__(self, *, prog: str, example: str = "", **options: Any) -> None:
         epilog = f"example:\n  {example}" if example else None
         super().__init__(
             prog=prog,
             epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
-            **options,  # type: ignore[arg-type]
+            **options,
         )
         self.add_argument(
             "--debug", action="store_true", help="show tracebacks of errors"

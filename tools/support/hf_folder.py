@@ -65,7 +65,7 @@ def _write_config(
     source: Path, target: Path, tensors: Mapping[str, np.ndarray]
 ) -> None:
     """With the type that the weights have: `from_pretrained` would cast them."""
-    from pcp.frontends.huggingface.skeleton import read_config
+    from pcp.frontends.model_config import read_config
 
     found: dict[str, Any] = read_config(source)
     found.pop("torch_dtype", None)  # the older spelling

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from pcp.runtime.collectives.metrics import Source
 from pcp.runtime.communicator.prometheus_exporter import Exporter
-from pcp.runtime.transport import link
+from pcp.runtime.transport.address import format_address
 
 
 def add_metrics_flags(parser: ArgumentParser) -> None:
@@ -24,8 +24,8 @@ def serving(
     if flags.metrics_port is None:
         yield
         return
-    address = link.format_address(flags.metrics_host, flags.metrics_port)
+    address = format_address(flags.metrics_host, flags.metrics_port)
     with Exporter.serve(address, *sources) as exporter:
-        where = link.format_address(flags.metrics_host, exporter.port)
+        where = format_address(flags.metrics_host, exporter.port)
         log(f"metrics at http://{where}/metrics")
         yield

@@ -2,10 +2,10 @@
 
 from argparse import Namespace
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path, PurePath
 
 from pcp.errors import ConfigError, UsageError
+from pcp.runtime.transport.address import is_loopback
 from pcp.runtime.transport.authentication import checked
 from pcp.runtime.transport.certificates import read_private
 from pcp.runtime.transport.credentials import Protection
@@ -68,7 +68,7 @@ def add_sign_flag(parser: Parser) -> None:
 
 
 def signer(flags: Namespace) -> Signer | None:
-    """Who signs, if the flags say so."""
+    """The signer that `--sign` names; None without the flag."""
     return None if flags.sign is None else Signer(flags.sign)
 
 
@@ -100,14 +100,6 @@ def require_protection(host: str, protected: Protection, insecure: bool) -> None
             "run.key; chmod 600 run.key`), or certificates (`pcp keys`), or say "
             "--insecure on a closed network"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is of this machine alone."""
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def protection(flags: Namespace) -> Protection:

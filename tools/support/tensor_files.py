@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -87,4 +88,5 @@ def random(text: str, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
 def save(path: str | Path, keys: Sequence[str], values: Sequence[np.ndarray]) -> None:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with open(path, "wb") as file:
-        np.savez(file, **dict(zip(keys, values, strict=True)))  # type: ignore[arg-type]
+        arrays: dict[str, Any] = dict(zip(keys, values, strict=True))
+        np.savez(file, **arrays)

@@ -13,7 +13,6 @@ the line; a copy of it that belongs to another file does not.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from pcp import outside, strict_json
+from pcp import outside, strict_json, whole_file
 from pcp.errors import ConfigError, counted
 
 LEAF = 1 << 20
@@ -271,14 +270,8 @@ def _keep(path: Path, tree: TreeDigest) -> None:
     facts = [[f.name, *f.stamp, f.range] for f in tree.files]
     head = {"format": "pcp-digest", "version": 1, "leaf": LEAF, "root": tree.root}
     line = strict_json.dumps(head | {"files": facts}).encode() + b"\n"
-    target = kept_at(path)
-    hidden = target.with_name(f".{target.name}.{os.getpid()}")
-    with suppress(OSError):
-        try:
-            hidden.write_bytes(line + b"".join(f.leaves for f in tree.files))
-            os.replace(hidden, target)
-        finally:
-            hidden.unlink(missing_ok=True)
+    with suppress(OSError), whole_file.replacing(kept_at(path)) as file:
+        file.write(line + b"".join(f.leaves for f in tree.files))
 
 
 def _kept(
@@ -295,7 +288,7 @@ def _read(path: Path) -> Iterable[FileDigest]:
     """A kept tree's files; none where there is no tree, or one that is not whole."""
     try:
         line, _, leaves = path.read_bytes().partition(b"\n")
-        head = json.loads(line)
+        head = strict_json.parse(line)
         if (head["format"], head["version"], head["leaf"]) != ("pcp-digest", 1, LEAF):
             return ()
         files, at = [], 0

@@ -1,6 +1,5 @@
 """What a run leaves for readers: the shepherd's log, and which workers it had."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -73,7 +72,7 @@ def workers(path: Path) -> list[dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for line in _lines(path):
         with suppress(ValueError):  # torn by a crash
-            worker = json.loads(line)
+            worker = strict_json.parse(line)
             found[worker["index"]] = worker
     return [found[index] for index in sorted(found)]
 

@@ -6,7 +6,6 @@ dropped by `read`; rounds that were done again, after a rewind or a crash of the
 shepherd, appear once, as they ended.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
@@ -176,7 +175,7 @@ def read(path: str | Path) -> tuple[list[Round], dict[int, float]]:
     validations: dict[int, float] = {}
     for line in Path(path).read_text(encoding="utf-8").splitlines():
         try:
-            values = json.loads(line)
+            values = strict_json.parse(line)
         except ValueError:
             continue  # torn by a crash
         number = values["round"]

@@ -5,11 +5,15 @@ draw by uPlot (`training/observe/vendor/`, MIT), and neither needs a server once
 its data.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from pcp import strict_json
+
+Programs = Callable[[Path], Mapping[str, str]]
+"""Gives what each program in a run's folder holds, by name, as HTML."""
 
 PARTS = {
     "/*uplot.css*/": "vendor/uplot.css",
@@ -19,6 +23,11 @@ PARTS = {
 }
 """What stands in a page for a file that goes there."""
 DATA = "/*data*/"
+
+
+def no_programs(run: Path) -> Mapping[str, str]:
+    """For who has no reader of programs."""
+    return {}
 
 
 def page(name: str, data: Mapping[str, Any] | None = None) -> str:

@@ -1,16 +1,15 @@
 """A run read from its folder, whether its shepherd lives or not."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pcp import strict_json
+from pcp import outside, strict_json
 from pcp.errors import ConfigError
 from pcp.training.config.experiment import Experiment
 from pcp.training.observe import journal, metrics
-from pcp.training.observe.page_files import page
+from pcp.training.observe.page_files import Programs, no_programs, page
 from pcp.training.storage import ledger
 from pcp.training.storage.ledger_state import Progress
 from pcp.training.storage.round_record import Round
@@ -100,6 +99,7 @@ class PastRun:
             "since": self.rounds[0].time if self.rounds else 1.0,
             "after": len(self.rounds),
             "rounds": self.wanted_rounds,
+            "orders": None,
             "validations": dict(self.validations),
             "events": list(self.events),
             "records": [asdict(record) for record in self.rounds],
@@ -114,10 +114,11 @@ class PastRun:
         }
 
 
-def write_report(path: str | Path) -> Path:
+def write_report(path: str | Path, programs: Programs = no_programs) -> Path:
     """Write `report.html` of the run in a folder: the page with its data inside."""
     run = PastRun.read(path)
-    run.folder.report.write_text(page("page.html", run.answer()), encoding="utf-8")
+    data = run.answer() | {"programs": dict(programs(run.folder.path))}
+    run.folder.report.write_text(page("page.html", data), encoding="utf-8")
     return run.folder.report
 
 
@@ -143,7 +144,7 @@ def _experiment(path: Path) -> dict[str, Any]:
     """The keys of the experiment of a run; none where its file is gone."""
     if not path.exists():
         return {}
-    values = json.loads(path.read_text(encoding="utf-8"))
+    values = outside.read_object(path)
     defaults = {k: f.get_default() for k, f in Experiment.model_fields.items()}
     return defaults | values
 

@@ -4,6 +4,7 @@
 
     /            the page
     /api/run     status, events, validations, and the rounds after number `after`
+    /api/programs  what the programs of the run hold, by name, as HTML
     /metrics     for `pcp.training.observe.prometheus`, where it is installed
 
 `RunsPage` serves a folder of runs, live or over, and reads their files each time:
@@ -12,15 +13,17 @@
     /api/runs    a summary of each, with its curve
     /run/NAME/   the page of one, with its /api/run
 
-They only show; orders go through `pcp control`. By default they listen on this
-machine alone, and then answer only to a `Host` of this machine, so that no page
-from elsewhere can read it through the reader's browser. Beyond this machine a `token`
-is asked for: in the address that is printed, which a browser then keeps as a cookie, or
-as `Authorization: Bearer TOKEN`. It is not encrypted on its way.
+By default they listen on this machine alone, and then answer only to a `Host` of this
+machine, so that no page from elsewhere can read it through the reader's browser.
+Beyond this machine a `token` is asked for: in the address that is printed, which a
+browser then keeps as a cookie, or as `Authorization: Bearer TOKEN`. It is not encrypted
+on its way.
+
+Orders are posted to `api/order` of a run, as JSON, with the run's key in the header
+`Pcp-Key` (`pcp.training.observe.orders`).
 """
 
 import hmac
-import ipaddress
 import socket
 import threading
 import time
@@ -35,10 +38,15 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from pcp import strict_json
 from pcp.errors import ConfigError, PcpError
+from pcp.runtime.transport.address import is_loopback
+from pcp.runtime.transport.credentials import Protection
 from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.orders import MOST_BYTES, Desk
+from pcp.training.observe.page_files import Programs, no_programs
 from pcp.training.observe.page_files import page as page_file
-from pcp.training.observe.past_run import PastRun, runs_in
+from pcp.training.observe.past_run import RUNNING, PastRun, runs_in
 from pcp.training.storage.round_record import Round
+from pcp.training.wire.channel import OPEN
 
 _EVENTS = 400
 _RECORDS = 20_000
@@ -61,12 +69,17 @@ class Served(Protocol):
         """The answer to a request."""
         ...
 
+    def desk(self, path: str) -> Desk | None:
+        """Where an order is taken that is posted to `path`; None: nowhere."""
+        ...
+
 
 class WebPage(Quiet):
     """Serves the page from threads of its own, until `close`.
 
     `metrics()` gives the text of `/metrics` and its content type. `history` are
-    rounds of this run that an earlier shepherd committed.
+    rounds of this run that an earlier shepherd committed. Orders are taken at `desk`.
+    `programs()` gives what the run's programs hold, as HTML.
     """
 
     def __init__(
@@ -79,8 +92,11 @@ class WebPage(Quiet):
         validations: Mapping[int, float] | None = None,
         metrics: Callable[[], tuple[bytes, str]] | None = None,
         token: str = "",
+        desk: Desk | None = None,
+        programs: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._desk = threading.Lock(), desk
+        self._programs = programs
         self._rounds, self.metrics = rounds, metrics
         self._records = deque(map(asdict, history), maxlen=_RECORDS)
         self._count = len(self._records)
@@ -116,6 +132,10 @@ class WebPage(Quiet):
         """Stop listening."""
         self._server.close()
 
+    def desk(self, path: str) -> Desk | None:
+        """The run's."""
+        return self._desk if path == "/api/order" else None
+
     def reply(self, path: str, query: Query) -> Reply:
         """The page, its data, or the metrics."""
         if path == "/":
@@ -123,6 +143,8 @@ class WebPage(Quiet):
         if path == "/metrics" and self.metrics is not None:
             text, kind = self.metrics()
             return 200, kind, text
+        if path == "/api/programs":
+            return _json(self._programs())
         if path != "/api/run":
             return 404, TEXT, b"there is /, /api/run and /metrics\n"
         try:
@@ -145,6 +167,7 @@ class WebPage(Quiet):
                 "since": self._born,
                 "after": self._count,
                 "rounds": self._rounds,
+                "orders": _reach(self._desk),
                 "status": self._status,
                 "validations": self._validations,
                 "events": list(self._events),
@@ -153,10 +176,32 @@ class WebPage(Quiet):
 
 
 class RunsPage:
-    """A folder of runs, or one run."""
+    """A folder of runs, or one run. Orders go to their shepherds, `protected`."""
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(
+        self,
+        folder: str | Path,
+        protected: Protection = OPEN,
+        programs: Programs = no_programs,
+    ) -> None:
+        self.folder, self._protected = Path(folder), protected
+        self._programs = programs
+
+    def desk(self, path: str) -> Desk | None:
+        """That of a run which goes on."""
+        run, rest = self._run(path)
+        return self._desk_of(run) if run and rest == "api/order" else None
+
+    def _desk_of(self, run: PastRun) -> Desk | None:
+        going = run.phase == RUNNING
+        return Desk(run.folder.path, self._protected) if going else None
+
+    def _run(self, path: str) -> tuple[PastRun | None, str]:
+        """The run that `/run/NAME/REST` names, and the rest."""
+        _, kind, name, rest, *_ = [*unquote(path).split("/", 3), *("",) * 4]
+        # The names come from the folder: no path of a request is opened.
+        found = {run.folder.name: run for run in runs_in(self.folder)}
+        return (found.get(name) if kind == "run" else None), rest
 
     def reply(self, path: str, query: Query) -> Reply:
         """The pages and their data."""
@@ -164,14 +209,19 @@ class RunsPage:
             return 200, HTML, page_file("runs.html").encode()
         if path == "/api/runs":
             return _json({"runs": [summary(run) for run in runs_in(self.folder)]})
-        _, kind, name, rest, *_ = [*unquote(path).split("/", 3), *("",) * 4]
-        # The names come from the folder: no path of a request is opened.
-        found = {run.folder.name: run for run in runs_in(self.folder)}
-        if kind == "run" and name in found and not rest:
+        run, rest = self._run(path)
+        if run is not None and not rest:
             return 200, HTML, page_file("page.html").encode()
-        if kind == "run" and name in found and rest == "api/run":
-            return _json(found[name].answer())
+        if run is not None and rest == "api/run":
+            return _json(run.answer() | {"orders": _reach(self._desk_of(run))})
+        if run is not None and rest == "api/programs":
+            return _json(self._programs(run.folder.path))
         return 404, TEXT, b"there is /, /api/runs and /run/NAME/\n"
+
+
+def _reach(desk: Desk | None) -> str | None:
+    """From where a page may give orders: `here`, `anywhere`, or nowhere."""
+    return desk and ("anywhere" if desk.anywhere else "here")
 
 
 def summary(run: PastRun) -> dict[str, Any]:
@@ -197,7 +247,7 @@ class WebServer:
     """Answers for a `Served` from threads of its own, until `close`."""
 
     def __init__(self, host: str, port: int, served: Served, token: str = "") -> None:
-        """Whoever asks must have the `token`; "": nobody needs one."""
+        """A request must have the `token`; without one ("") none is needed."""
         self._server = _listen(host, port, served)
         self._server.token = token
         self.host, self.port = host, int(self._server.server_address[1])
@@ -230,16 +280,58 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request."""
-        server = cast(_Server, self.server)
         url = urlsplit(self.path)
         query = parse_qs(url.query)
+        if self._admitted(query):
+            server = cast(_Server, self.server)
+            self._keep = server.token if "token" in query else ""
+            self._send(*self._reply(server.served, url.path, query))
+
+    def do_POST(self) -> None:
+        """Take an order."""
+        url = urlsplit(self.path)
+        if not self._admitted(parse_qs(url.query)):
+            self.close_connection = True  # what follows is not read
+            return
+        try:
+            desk = cast(_Server, self.server).served.desk(url.path)
+        except (PcpError, OSError) as error:
+            desk, code, said = None, 500, str(error)
+        else:
+            code, said = 404, "a run that goes on takes orders at its api/order"
+        if desk is not None:
+            code, said = self._refusal(desk) or self._taken(desk)
+        self.close_connection = True
+        self._send(code, TEXT, f"{said}\n".encode())
+
+    def _taken(self, desk: Desk) -> tuple[int, str]:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        return desk.take(self.headers.get("Pcp-Key", ""), body)
+
+    def _refusal(self, desk: Desk) -> tuple[int, str] | None:
+        """Why an order is not even read; None: it is."""
+        length = self.headers.get("Content-Length", "")
+        origin = self.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != self.headers["Host"]:
+            return 403, "orders are given on the run's own page"
+        if not desk.anywhere and not is_loopback(self.client_address[0]):
+            return 403, "orders are taken from this machine alone, as by an ssh tunnel"
+        if self.headers.get_content_type() != JSON:
+            return 415, f"an order is {JSON}"
+        if not length.isdecimal() or int(length) > MOST_BYTES:
+            return 413, f"an order has a Content-Length of at most {MOST_BYTES}"
+        return None
+
+    def _admitted(self, query: Query) -> bool:
+        """Whether who asks may ask here; the others are told."""
+        server = cast(_Server, self.server)
         if not host_allowed(server.bound, self.headers.get("Host", "")):
             self._send(403, TEXT, b"ask for this page by its address\n")
         elif not has_token(server.token, self.headers, query):
             self._send(401, TEXT, b"the address with its token is in the run's log\n")
         else:
-            self._keep = server.token if "token" in query else ""
-            self._send(*self._reply(server.served, url.path, query))
+            return True
+        return False
 
     def _reply(self, served: Served, path: str, query: Query) -> Reply:
         try:
@@ -295,8 +387,7 @@ def host_allowed(bound: str, asked: str) -> bool:
     """Whether a request's `Host` may be answered by a server bound to `bound`."""
     if not is_loopback(bound):
         return True
-    name = urlsplit(f"//{asked}").hostname or ""
-    return name == "localhost" or is_loopback(name)
+    return is_loopback(urlsplit(f"//{asked}").hostname or "")
 
 
 def has_token(token: str, headers: Message, query: Query) -> bool:
@@ -309,11 +400,3 @@ def has_token(token: str, headers: Message, query: Query) -> bool:
         name, _, value = cookie.strip().partition("=")
         shown.append(value if name == _COOKIE else "")
     return any(hmac.compare_digest(one.encode(), token.encode()) for one in shown)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

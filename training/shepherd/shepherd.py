@@ -17,8 +17,8 @@ from typing import Any
 
 from pcp.errors import RuntimeFault
 from pcp.runtime import Endpoint
+from pcp.runtime.transport.address import WILDCARDS, format_address
 from pcp.runtime.transport.credentials import Protection
-from pcp.runtime.transport.link import format_address
 from pcp.runtime.transport.signatures import ANYBODY, Signer, Trust, own_signer
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator import effects as do
@@ -55,12 +55,22 @@ from pcp.training.shepherd.voters import Voters
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.append_log import DiskFull
 from pcp.training.storage.checkpoint import Checkpoint
-from pcp.training.storage.control_file import CONTROL_FILE, WILDCARDS, write_control
+from pcp.training.storage.control_file import CONTROL_FILE, write_control
 from pcp.training.storage.ledger import Ledger
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import OPEN
-from pcp.training.wire.messages import VERSION, Expects, Heartbeat, Hello, Order
+from pcp.training.wire.message import (
+    VERSION,
+)
+from pcp.training.wire.messages import (
+    Expects,
+    Heartbeat,
+    Hello,
+)
+from pcp.training.wire.operator_messages import (
+    Order,
+)
 
 _MOMENT = 0.05
 """Seconds between two looks at the clock."""
@@ -127,7 +137,8 @@ class Shepherd:
                 raise
         begin = self.ledger.progress.begin
         recorded = begin.get("data")
-        self._artifacts = Artifacts(compile_for, experiment, recorded, self._signer)
+        made = self._keeping(compile_for)
+        self._artifacts = Artifacts(made, experiment, recorded, self._signer)
         self._serving = Serving(
             self.endpoint,
             folder,
@@ -265,7 +276,7 @@ class Shepherd:
         if isinstance(arrived, Done):
             arrived.then(arrived.result)
         elif isinstance(arrived, Received) and (why := self._stolen(arrived)):
-            arrived.connection.refuse(why)  # type: ignore[attr-defined]
+            _ends(arrived).refuse(why)
         elif isinstance(arrived, Received) and self._asked_back(arrived):
             return
         elif isinstance(arrived, Received) and isinstance(arrived.message, Order):
@@ -294,7 +305,7 @@ class Shepherd:
             return True
         if expects is None or hello.data == expects.data:
             return False
-        arrived.connection.send(expects)  # type: ignore[attr-defined]
+        _ends(arrived).send(expects)
         return True
 
     def _stolen(self, arrived: Received) -> str | None:
@@ -326,6 +337,19 @@ class Shepherd:
                 if answer is not None:
                     events.append(answer)
         self._serving.decline()
+
+    def _keeping(self, compile_for: CompileFor) -> CompileFor:
+        """What it makes is kept in the run's folder too, for those who look at it."""
+
+        def compiled(target: str) -> bytes:
+            content = compile_for(target)
+            try:
+                self.folder.keep_program(target, content)
+            except OSError as error:
+                self.observer.log(f"{self.folder.programs}: {error.strerror}")
+            return content
+
+        return compiled
 
     # Effects --------------------------------------------------------------------
 
@@ -468,3 +492,8 @@ class Shepherd:
 
 def _fail(effect: do.Fail) -> None:
     raise effect.error
+
+
+def _ends(arrived: Received) -> Any:
+    """The connection of a message, as the server made it."""
+    return arrived.connection

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import cast
 
-from pcp import outside, strict_json
+from pcp import outside, strict_json, whole_file
 from pcp.errors import ConfigError, PcpError, RuntimeFault
-from pcp.runtime.group.fsync import sync_folder
 from pcp.runtime.transport import link
 from pcp.runtime.transport.authentication import Gate, checked
 from pcp.runtime.transport.credentials import Protection
@@ -37,7 +37,7 @@ from pcp.training.coordinator.election import (
     Say,
 )
 from pcp.training.storage.ledger_copy import LedgerCopy
-from pcp.training.wire.channel import SHEPHERD, Channel, split_address
+from pcp.training.wire.channel import SHEPHERD, Channel
 from pcp.training.wire.shepherd_messages import MAX_VOTERS, Lines, Said, decode
 
 FILE = "election.json"
@@ -211,15 +211,9 @@ class Voters:
             ) from error
 
     def _persist(self, effect: Persist) -> None:
-        path = self._folder / FILE
-        hidden = path.with_name(f".{path.name}")
         said = {"term": effect.term, "voted_for": effect.voted_for}
-        with open(hidden, "w", encoding="utf-8") as file:
-            file.write(strict_json.dumps(said))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(hidden, path)
-        sync_folder(self._folder)
+        with whole_file.replacing(self._folder / FILE, durable=True) as file:
+            file.write(strict_json.dumps(said).encode())
 
     # Threads ----------------------------------------------------------------------
 
@@ -242,8 +236,7 @@ class Voters:
 
     def _talk(self, peer: int) -> None:
         """Say what there is to say to one of the others; dial while it is away."""
-        host, port = split_address(self._addresses[peer])
-        address = link.format_address(host, port)
+        address = self._addresses[peer]
         while not self._closing.is_set():
             try:
                 wire = self._protection.dial(address, _DIAL_SECONDS, (SHEPHERD,))
@@ -288,7 +281,7 @@ class Voters:
         try:
             channel.admit(_DIAL_SECONDS * 5)
             while not self._closing.is_set():
-                message: Said = channel.receive(_IDLE_SECONDS)  # type: ignore[assignment]
+                message = cast(Said, channel.receive(_IDLE_SECONDS))
                 with self._lock:
                     if channel.identity is not None:
                         self.identities.add(channel.identity.id)

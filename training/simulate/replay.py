@@ -45,7 +45,9 @@ from pcp.training.storage.checkpoint_resharding import rejoining, reshard
 from pcp.training.storage.ledger_state import CHECKPOINT, SEED, WEIGHTS
 from pcp.training.storage.snapshots import snapshot_of
 from pcp.training.trainer.interface import Trainer
-from pcp.training.wire.messages import RoundStart
+from pcp.training.wire.messages import (
+    RoundStart,
+)
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,11 @@ from typing import Any, BinaryIO
 from pcp import outside, signing, strict_json
 from pcp.errors import StateMismatch
 from pcp.outside import MAX_JSON_BYTES
-from pcp.runtime.group.fsync import sync_folder
 from pcp.runtime.transport.signatures import Signer
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.nonfinite import tensors as tensors_with
 from pcp.training.storage.safetensors_io import Arrays
+from pcp.whole_file import sync_folder
 
 FORMAT = "pcp-checkpoint"
 VERSION = 2

@@ -4,29 +4,24 @@ Only users that may read the run's folder have the key; every start of the sheph
 makes a new one.
 """
 
-import os
 import secrets
 from pathlib import Path
 from typing import Any
 
-from pcp import outside, strict_json
+from pcp import outside, strict_json, whole_file
 from pcp.errors import ConfigError
+from pcp.runtime.transport.address import WILDCARDS
 
 CONTROL_FILE = "control.json"
-WILDCARDS = ("0.0.0.0", "::")
 
 
 def write_control(folder: Path, host: str, port: int) -> str:
     """Leave in the run's folder where the shepherd is, and a new key; returns it."""
     key = secrets.token_hex(32)
     reached = "127.0.0.1" if host in WILDCARDS else host
-    path = folder / CONTROL_FILE
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    hidden.unlink(missing_ok=True)
-    descriptor = os.open(hidden, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(strict_json.dumps({"host": reached, "port": port, "key": key}))
-    os.replace(hidden, path)
+    said = {"host": reached, "port": port, "key": key}
+    with whole_file.replacing(folder / CONTROL_FILE, mode=0o600) as file:
+        file.write(strict_json.dumps(said).encode())
     return key
 
 

@@ -8,10 +8,10 @@ written anew while the run goes on. From there workers take them when they join,
 replay does; no checkpoint has them.
 """
 
-import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from pcp import whole_file
 from pcp.errors import ConfigError, StateMismatch, nearest
 from pcp.manifest import Parameter, TensorSpec
 from pcp.training.config.experiment import Experiment
@@ -117,7 +117,5 @@ def keep(
     arrays = {spec.name: found[spec.name] for spec in specs if spec.name in found}
     _check_digest(kept, arrays)
     kept.parent.mkdir(exist_ok=True)
-    hidden = kept.with_suffix(f".{os.getpid()}")
-    with open(hidden, "wb") as file:
+    with whole_file.replacing(kept) as file:
         safetensors_io.write(file, arrays)
-    os.replace(hidden, kept)

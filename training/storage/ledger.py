@@ -44,13 +44,13 @@ from typing import Any, NamedTuple
 from pcp import outside, signing, strict_json
 from pcp.errors import ConfigError, RuntimeFault, StateMismatch
 from pcp.runtime.group.file_lock import hold
-from pcp.runtime.group.fsync import sync_folder
 from pcp.runtime.transport.link import Untrusted
 from pcp.runtime.transport.signatures import Signer, of_mark, signer_of
 from pcp.training.data.lease_pool import Range, complement, merged, size
 from pcp.training.storage.append_log import DiskFull, append
 from pcp.training.storage.ledger_history import History
 from pcp.training.storage.ledger_state import LedgerReplay, Progress, replayed
+from pcp.whole_file import sync_folder
 
 FILE_NAME = "ledger.jsonl"
 KEPT_ROUNDS = 512

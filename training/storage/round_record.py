@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from pcp.training.wire.messages import Prepared
+from pcp.training.wire.messages import (
+    Prepared,
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class MemberRound:
     """The first inner step, from 1, with a loss that is NaN or infinite."""
     nonfinite_loss: float | None = None
     """That loss."""
+    moved: float | None = None
+    """How far the round moves the shared state: the L2 norm of the change."""
 
 
 @dataclass(frozen=True)

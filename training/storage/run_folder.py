@@ -13,11 +13,12 @@
     report.html          the run's page with its data, when it has ended
     control.json         where the shepherd is (`coordinator.operator_control`)
     workers.log          what the workers of `pcp train` say
+    programs/            the bundles that workers were sent, one for each target
     checkpoints/         (`pcp.training.storage.checkpoint`)
 """
 
-import json
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from pcp import strict_json
+from pcp import outside, strict_json, whole_file
 from pcp.errors import ConfigError
 from pcp.training.config.experiment import SECRETS, Experiment
 from pcp.training.storage import ledger
@@ -95,6 +96,22 @@ class RunFolder:
         return self.path / "tensorboard"
 
     @property
+    def programs(self) -> Path:
+        """The folder of the bundles."""
+        return self.path / "programs"
+
+    @property
+    def bundles(self) -> list[Path]:
+        """The bundles that are there."""
+        return sorted(self.programs.glob("*.pcp"))
+
+    def keep_program(self, target: str, content: bytes) -> None:
+        """Keep the bundle for a target."""
+        self.programs.mkdir(exist_ok=True)
+        name = re.sub(r"[^\w.+-]", "-", target)
+        _replace(self.programs / f"{name}.pcp", content)
+
+    @property
     def report(self) -> Path:
         """The page of a run that has ended."""
         return self.path / "report.html"
@@ -137,7 +154,7 @@ class RunFolder:
         """Keys and values that --set gave when the run began, or later."""
         if not self.changed.exists():
             return {}
-        return json.loads(self.changed.read_text(encoding="utf-8"))
+        return outside.read_object(self.changed)
 
     def keep_changes(self, given: Mapping[str, Any]) -> None:
         """Keep what --set gives now, over what it gave before; no secrets."""
@@ -151,8 +168,10 @@ class RunFolder:
             return
         ours = (self.ledger, self.path / CONTROL_FILE, self.path / WORKER_LOG)
         written = (self.experiment, self.changed, self.metrics, self.log, self.workers)
-        for path in (*written, *ours):
+        for path in (*written, *ours, *self.bundles):
             path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.programs.rmdir()
         with suppress(OSError):  # another process put a file there
             self.path.rmdir()
 
@@ -176,7 +195,6 @@ class RunFolder:
         return folder if name and folder.ledger.exists() else None
 
 
-def _replace(path: Path, text: str) -> None:
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    hidden.write_text(text)
-    os.replace(hidden, path)
+def _replace(path: Path, content: str | bytes) -> None:
+    with whole_file.replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)

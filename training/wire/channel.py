@@ -13,13 +13,20 @@ import time
 from collections.abc import Callable
 
 from pcp.errors import PeerLost, ProtocolError, Timeout
+from pcp.runtime.transport.address import format_address
 from pcp.runtime.transport.authentication import Gate
 from pcp.runtime.transport.blocking_io import SEND_SECONDS, BlockingConnection, Patience
 from pcp.runtime.transport.credentials import Protection
 from pcp.runtime.transport.frame import MAX_TEXT, Frame, Header, Kind, text
-from pcp.runtime.transport.link import NotAdmitted, Wire, format_address
+from pcp.runtime.transport.link import NotAdmitted, Wire
 from pcp.runtime.transport.peer_identity import PeerIdentity
-from pcp.training.wire.messages import Message, decode, encode
+from pcp.training.wire.message import (
+    Message,
+    encode,
+)
+from pcp.training.wire.messages import (
+    decode,
+)
 
 SHEPHERD = "shepherd"
 """The role of whom a worker obeys."""
@@ -151,14 +158,6 @@ def connect(
         raise PeerLost(f"no shepherd at {host}:{port}: {error}") from error
     except ProtocolError as error:
         raise NotAdmitted(f"the shepherd at {address}: {error}") from error
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """`HOST:PORT` (or `[V6]:PORT`) as its two parts; `ProtocolError` otherwise."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ProtocolError(f"{address!r} is no HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 def _name(sock: Wire) -> str:

@@ -43,15 +43,17 @@ from pcp.training.storage.state_names import OF_A_ROUND, SHARED
 from pcp.training.trainer.interface import Trainer
 from pcp.training.wire.channel import OPEN
 from pcp.training.wire.client import ShepherdLink, Timing
-from pcp.training.wire.messages import (
+from pcp.training.wire.message import (
     VERSION,
+    Message,
+)
+from pcp.training.wire.messages import (
     Commit,
     Expects,
     Failed,
     Hello,
     Lacking,
     LeaseGrant,
-    Message,
     Restore,
     RoundStart,
     Shutdown,

@@ -58,13 +58,15 @@ INLINE float one_bf16(const uint16_t *p) {
   return it.value;
 }
 
-/* The exponent's bias is 15 there and 127 here: times 2^112, which normalizes small
-   numbers too. All ones in the exponent stay that: infinity and NaN. */
+/* The exponent's bias is 15 there and 127 here, all ones in it stay that. Below 2^-14 a
+   number is a whole one times 2^-24: as f32's own numbers below 2^-126, which IREE's
+   threads take for zero, its bits must not be multiplied. */
 INLINE float one_f16(const uint16_t *p) {
-  uint32_t bits = *p, body = (bits & 0x7fff) << 13;
-  union { uint32_t bits; float value; } it = {body}, power = {0x77800000};
-  it.value *= power.value;
-  it.bits |= (bits & 0x8000) << 16 | ((bits & 0x7c00) == 0x7c00 ? 0x7f800000 : 0);
+  uint32_t bits = *p, exponent = bits & 0x7c00, sign = (bits & 0x8000) << 16;
+  union { uint32_t bits; float value; } it = {((bits & 0x7fff) << 13) + (112u << 23)};
+  if (exponent == 0x7c00) it.bits |= 0x7f800000;
+  if (exponent == 0) it.value = (float)(int32_t)(bits & 0x3ff) * 0x1p-24f;
+  it.bits |= sign;
   return it.value;
 }
 INLINE V load_f16(const uint16_t *p) {
@@ -73,10 +75,10 @@ INLINE V load_f16(const uint16_t *p) {
 #elif defined(__F16C__)
   return (V)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 #else
-  I bits = __builtin_convertvector(*(const H *)p, I);
-  I power = (I){} + 0x77800000;
-  I value = (I)((V)((bits & 0x7fff) << 13) * (V)power);
-  I special = ((bits & 0x7c00) == 0x7c00) & 0x7f800000;
-  return (V)(value | (bits & 0x8000) << 16 | special);
+  I bits = __builtin_convertvector(*(const H *)p, I), exponent = bits & 0x7c00;
+  I value = ((bits & 0x7fff) << 13) + (112 << 23);
+  I special = (exponent == 0x7c00) & 0x7f800000, small = exponent == 0;
+  I least = (I)(__builtin_convertvector(bits & 0x3ff, V) * 0x1p-24f);
+  return (V)((~small & (value | special)) | (small & least) | (bits & 0x8000) << 16);
 #endif
 }

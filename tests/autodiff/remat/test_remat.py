@@ -139,7 +139,11 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["gpt", "llama"])
+@pytest.mark.parametrize(
+    "name",
+    # Slow: a Llama has all that a GPT has, but for its layer norms.
+    [pytest.param("gpt", marks=pytest.mark.slow), "llama"],
+)
 def test_models_keep_their_gradients(name: str, interpreter: Interpreter) -> None:
     module, arguments = model_gradient(name)
     wanted = interpreter.run(gradient_text(module), arguments)

@@ -16,7 +16,13 @@ from pcp.frontends.decoders.spec import Decoder
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from helpers.models.decoders import (  # noqa: E402  they import both
+from helpers.models.decoder_configs import (  # noqa: E402  they import both
+    assert_same,
+    drawn,
+    of_decoder,
+    of_transformers,
+)
+from helpers.models.decoders import (  # noqa: E402
     FAMILIES,
     Request,
     compiled,
@@ -48,7 +54,7 @@ def test_tokens_and_logits_are_those_of_transformers(name: str, tmp_path: Path) 
         assert run(engine, request) == [wanted], f"chunks of {chunk}"
     prefill = engine._executor.shapes.prefill[0]
     filled = (*PROMPT, *[0] * (prefill.rows - len(PROMPT)))
-    call = Call(prefill, (0,), filled, (0, len(PROMPT)))
+    call = Call(prefill, (0,), filled, (0,), (len(PROMPT),))
     (found,) = engine._executor.carry_out(Order(calls=(call,)))
     assert found is not None
     with torch.no_grad():
@@ -128,10 +134,26 @@ LLAMA = {
         ({"model_type": "lama"}, "model_type 'lama' is not served .* mean 'llama'"),
         ({"hidden_act": "mish"}, "hidden_act 'mish' is not supported"),
         ({"rope_scaling": {"type": "longrope"}}, "rope_type 'longrope'"),
+        ({"rope_scaling": {"type": "yarn"}, "model_type": "phi3"}, "'yarn' of phi3"),
+        ({"partial_rotary_factor": 0.5}, "models of llama turn all of a head"),
+        ({"rope_parameters": {"full_attention": {}}}, "llama have one for all"),
+        ({"residual_multiplier": 0.2}, "'residual_multiplier' is not known"),
+        ({"layer_norm_epsilon": 0.2}, "not known.* Did you mean 'layer_norm_eps'"),
         ({"rope_scaling": {"type": "linear"}}, "'linear' needs 'factor'"),
         ({"quantization_config": {"bits": 4}}, "quantised files are not read"),
         ({"num_key_value_heads": 3}, "2 heads cannot share 3 keys"),
-        ({"layer_types": ["linear_attention"]}, "layer type 'linear_attention'"),
+        (
+            {"model_type": "qwen2", "layer_types": ["linear_attention"]},
+            "layer type 'linear_attention'",
+        ),
+        (
+            {"model_type": "qwen2", "layer_types": ["sliding_attention"]},
+            "no window is used",
+        ),
+        (
+            {"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 5.0}},
+            "gemma3_text are by kinds of layers",
+        ),
         ({"layer_types": []}, "config.json"),
         ({"head_dim": 5}, "5 rotary dimensions"),
     ],
@@ -144,9 +166,28 @@ def test_what_is_not_served_is_named(changes: dict[str, Any], message: str) -> N
         families.decoder(LLAMA | changes)
 
 
+def test_drawn_configurations_are_read_as_transformers_reads_them() -> None:
+    """Keys of all families stand in files of each."""
+    read = 0
+    for seed in range(90):
+        config = drawn(seed)
+        try:
+            ours = of_decoder(families.decoder(config))
+        except ConfigError:
+            continue
+        read += 1
+        assert_same(ours, of_transformers(config), f"{seed}: {config}")
+    assert read > 40
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(None, "cannot read it"), ("{", "not valid JSON"), ("[]", "no model_type")],
+    [
+        (None, "cannot read it"),
+        ("{", "not valid JSON"),
+        ("[]", "expected a JSON object"),
+        ("{}", "no model_type"),
+    ],
 )
 def test_a_bad_file_is_named(text: str | None, message: str, tmp_path: Path) -> None:
     if text is not None:

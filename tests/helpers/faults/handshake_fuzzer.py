@@ -14,8 +14,8 @@ from pcp.runtime.group.coordinator import greeting
 from pcp.runtime.group.group_endpoint import GroupEndpoint
 from pcp.runtime.group.membership import Past
 from pcp.runtime.group.mesh_formation import members_digest
+from pcp.runtime.transport.address import parse_address
 from pcp.runtime.transport.frame import Frame, Kind, json_payload
-from pcp.runtime.transport.link import parse_address
 
 
 def hello(**values: Any) -> Frame:

@@ -5,6 +5,7 @@ The weights are large enough for greedy tokens to vary.
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -167,9 +168,11 @@ class Request:
         said = (self.slot, piece, start, last, self.number, self.sampling)
         return Chunk(*said, prompt=self.prompt)
 
-    def take(self, sampled: Sampled) -> None:
-        """One more token."""
-        self.tokens.append(sampled.token)
+    def take(self, sampled: Sequence[Sampled]) -> None:
+        """More tokens, up to the last that is wanted."""
+        left = self.count - len(self.made)
+        self.tokens += [each.token for each in sampled][:left]
+        self.computed += len(sampled) - 1
 
 
 def advance(engine: SlotEngine, requests: Sequence[Request]) -> None:
@@ -178,13 +181,14 @@ def advance(engine: SlotEngine, requests: Sequence[Request]) -> None:
     chunks = tuple(a for _, a in asked if isinstance(a, Chunk))
     steps = tuple(a for _, a in asked if isinstance(a, Step))
     by_slot = {request.slot: request for request in requests}
-    for sampled in engine.tick(Tick(chunks, steps)):
-        by_slot[sampled.slot].take(sampled)
+    found = engine.tick(Tick(chunks, steps))
+    for slot, sampled in groupby(found, lambda each: each.slot):
+        by_slot[slot].take(list(sampled))
 
 
 def run(engine: SlotEngine, *requests: Request) -> list[list[int]]:
     """All of them until they are done; the tokens of each."""
-    for _ in range(1000):
+    for _ in range(5000):
         if not (left := [r for r in requests if not r.done]):
             return [r.made for r in requests]
         advance(engine, left)

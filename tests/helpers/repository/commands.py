@@ -74,7 +74,7 @@ def _only_parsing() -> Iterator[None]:
     """`parse_args` ends the command where it would begin to work."""
 
     def parse_args(self: Parser, *given: object) -> None:
-        super(Parser, self).parse_args(*given)  # type: ignore[misc]
+        super(Parser, self).parse_args(*given)  # pyright: ignore[reportArgumentType, reportCallIssue]
         raise _Parsed
 
     with pytest.MonkeyPatch.context() as patch:

@@ -33,6 +33,9 @@ _JAX = {  # all that it compiles, however small
 _XLA = "--xla_backend_optimization_level=0"
 # The processors have other tests to run; the same bytes come out.
 _ONE_THREAD = "--mlir-disable-threading"
+# A fifth of its time IREE looks at its own work between passes. What fails so is
+# compiled again with that, for its message.
+_UNVERIFIED = "--verify=false"
 _IN = r'(?:[^()"]|"[^"]*")'
 _LOCATIONS = re.compile(
     rf" loc\((?:{_IN}|\((?:{_IN}|\({_IN}*\))*\))*\)|^#loc\d* = .*\n", re.MULTILINE
@@ -58,7 +61,13 @@ def compile_text(
     name = key(plain, (*iree.common_flags(plain), *flags), iree.version())
     if (found := cache.get(name)) is None:
         flags = (*flags, _ONE_THREAD)
-        found = uncached(text, flags, timeout=timeout, running=running)
+        options = {"timeout": timeout, "running": running}
+        try:
+            found = uncached(text, (*flags, _UNVERIFIED), **options)
+        except iree.LateImport:
+            raise
+        except iree.Failure:
+            found = uncached(text, flags, **options)
         cache.put(name, found)
     return found
 

@@ -33,7 +33,7 @@ class Member:
     def __init__(self, world: "Farewells", rank: int, size: int) -> None:
         self.world, self.rank, self.name = world, rank, f"m{rank}"
         self.clock = Clock(world, self.name)
-        self.group = Group(self.clock, rank, size, 1, HeartbeatOptions(1e9, 1e9))  # type: ignore[arg-type]
+        self.group = Group(self.clock, rank, size, 1, HeartbeatOptions(1e9, 1e9))  # pyright: ignore[reportArgumentType]
         self.context = MemberContext(rank, size)
         self.alive, self.phase = True, 0
         self.reductions: list[tuple[Operation, np.ndarray]] = []
@@ -101,8 +101,8 @@ class Farewells(EventQueues):
         for a, b in itertools.combinations(self.members, 2):
             one, two = Wire(self, a.name, b.name, 1), Wire(self, b.name, a.name, 1)
             one.far, two.far = two, one
-            a.group.admit(b.rank, one)  # type: ignore[arg-type]
-            b.group.admit(a.rank, two)  # type: ignore[arg-type]
+            a.group.admit(b.rank, one)
+            b.group.admit(a.rank, two)
 
     # The run.
 

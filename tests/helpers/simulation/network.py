@@ -13,7 +13,12 @@ from helpers.simulation.virtual_processes import Bell, Process, World
 
 from pcp.errors import PeerLost, ProtocolError, StateMismatch, Timeout
 from pcp.training.shepherd.server import Done, Event, Lost, Received
-from pcp.training.wire.messages import Message, Refused
+from pcp.training.wire.message import (
+    Message,
+)
+from pcp.training.wire.messages import (
+    Refused,
+)
 
 if TYPE_CHECKING:
     from helpers.simulation.groups import Group, VirtualEndpoint
@@ -219,13 +224,13 @@ class Connection:
     def arrived(self, message: Message) -> None:
         """A worker's message came."""
         if not self._over:
-            self._hub.add(Received(self, message))  # pyright: ignore
+            self._hub.add(Received(self, message))  # pyright: ignore[reportArgumentType]
 
     def ends(self) -> None:
         """The worker is gone."""
         if not self._over:
             self._over = True
-            self._hub.add(Lost(self, "its connection broke"))  # pyright: ignore
+            self._hub.add(Lost(self, "its connection broke"))  # pyright: ignore[reportArgumentType]
 
 
 class VirtualHub:

@@ -192,7 +192,7 @@ class Simulation:
                 lambda target: program(self.own_clocks),
                 Watcher(self),
                 clock=self.world.monotonic,
-                hub=VirtualHub(self.network, process),  # pyright: ignore
+                hub=VirtualHub(self.network, process),  # pyright: ignore[reportArgumentType]
             )
         self.outcome = self.shepherd.run()
 

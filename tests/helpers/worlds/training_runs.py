@@ -9,10 +9,10 @@ from typing import Generic, TypeVar
 from helpers.models.bigram_numpy import BigramTrainer, Pause, bundle
 
 from pcp.runtime import Endpoint
-from pcp.tools.commands.control import give
 from pcp.training.config.experiment import parse
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.orders import give
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage import checkpoint
 from pcp.training.storage.checkpoint import Checkpoint
@@ -141,8 +141,13 @@ def order(shepherd, action, **values):
 
 
 def run(exp, workers=2, folder=None, pause=0.0):
-    """A complete run: its outcome, its folder, its watcher."""
+    """A complete run: its outcome, its folder, its watcher.
+
+    Its workers are new: of a run that goes on, nobody has the state.
+    """
     shepherd, watcher, thread = start_shepherd(exp, folder, workers=workers)
+    if folder is not None:
+        shepherd.state.grace = 0.3
     crew = [start_worker(shepherd.port, f"w{i}", pause) for i in range(workers)]
     outcome = thread.finish()
     assert [w.finish(10) for w in crew] == ["the run is complete"] * workers

@@ -38,7 +38,11 @@ def _loss(x: Any, weights: Any) -> Any:
     return jnp.sum(weights * values**2) + jnp.sum(places[0] * 1.0)
 
 
-@pytest.mark.parametrize("target", ["cpu", "cpu:host"])
+@pytest.mark.parametrize(
+    "target",
+    # Slow: IREE is given the same loops for both.
+    [pytest.param("cpu", marks=pytest.mark.slow), "cpu:host"],
+)
 def test_equals_jax(target: str) -> None:
     """All variants as one program, and the gradient of a loss, as JAX computes them."""
     x, weights = ROWS.astype(np.float32), np.arange(3, dtype=np.float32) + 1

@@ -46,6 +46,8 @@ def _program(random: np.random.Generator) -> tuple[str, dict, dict]:
             w = random.normal(size=(columns, depth)).astype(held)
             if kind == "f16":
                 w[0, :3] = 6e-8, -3e-6, 65504  # two that are not normalized, the most
+                bits = random.integers(1, 1024, w[1].shape, np.uint16)
+                w[1] = bits.view(np.float16)  # a row of nothing else
             if kind == "bf16":
                 w = (w.view(np.uint32) & 0xFFFF0000).view(np.float32)
             name = f"{kind}_{number}"

@@ -17,7 +17,7 @@ DEVICE = {"target": "cpu", "throughput": {"f32": 1e10}, "membw": 1e10}
 
 def member(size: int, **more: bool) -> cost.PlannedMember:
     names = [f"d{i}" for i in range(size)]
-    devices = {n: Device(n, **DEVICE, **more) for n in names}  # type: ignore[arg-type]
+    devices = {n: Device(n, **DEVICE, **more) for n in names}  # pyright: ignore[reportArgumentType]
     links = {frozenset((a, b)): LINK for a in names for b in names if a != b}
     mesh = Mesh("m", {"dp": size}, tuple(names))
     return cost.PlannedMember(Cluster(devices, links), mesh, mesh.members[0])
@@ -128,8 +128,8 @@ def test_a_collective_costs_besides_the_wire() -> None:
 def test_devices_of_a_host_slow_each_other(working: int, slower: float) -> None:
     alone = Rates({"f32": 2e10}, 4e10)
     names = [f"d{i}" for i in range(4)]
-    devices = {n: Device(n, host="h", alone=alone, **DEVICE) for n in names}  # type: ignore[arg-type]
-    devices["other"] = Device("other", host="i", **DEVICE)  # type: ignore[arg-type]
+    devices = {n: Device(n, host="h", alone=alone, **DEVICE) for n in names}
+    devices["other"] = Device("other", host="i", **DEVICE)
     cluster = Cluster(devices, {}).among([*names[:working], "other"])
     found = cluster.devices["d0"]
     assert 1 / found.rate("f32") == pytest.approx((1 + slower) / 2e10)

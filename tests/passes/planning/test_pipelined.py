@@ -25,7 +25,7 @@ def _members(*, overlaps: bool) -> list[PlannedMember]:
     facts = {"throughput": {"f32": 1e10}, "membw": 1e10, "overlaps": overlaps}
     facts |= {"exchange": 2e-3, "exchange_bw": 5e8}
     cluster = Cluster(
-        {name: Device(name, "cpu", **facts) for name in "ab"},  # type: ignore[arg-type]
+        {name: Device(name, "cpu", **facts) for name in "ab"},
         {frozenset("ab"): Link(bandwidth=1e9, latency=LATENCY)},
     )
     mesh = Mesh("m", {"pp": 2}, ("a", "b"))

@@ -183,7 +183,7 @@ def test_an_order_that_is_refused_leaves_the_others(monkeypatch) -> None:
         return c
 
     monkeypatch.setattr(pipelined, "judge", judge)
-    found = Found(None)  # type: ignore[arg-type]
+    found = Found(None)  # pyright: ignore[reportArgumentType]
     asked = [(d, s) for d in ("ab", "ba", "cd") for s in ("zb-h1", "1f1b", "gpipe")]
     found.add(_stages(*each) for each in asked[:2])
     found.add(_stages(*each) for each in [*asked[4:], *asked])

@@ -48,9 +48,9 @@ func.func @main(%q: tensor<{VALUES}>, %k: tensor<{VALUES}>, %v: tensor<{VALUES}>
 """
 
 
-def _gradients(*before: str) -> str:
+def _gradients(*before: str, of: str = PROGRAM) -> str:
     """`@main` with its gradients, as text; `before` runs in front of the derivative."""
-    module = parse(PROGRAM)
+    module = parse(of)
     steps = [*before, "pcp-grad{func=main name=grad}", "pcp-simplify", "pcp-legalize"]
     catalog.pipeline(f"builtin.module({','.join(steps)})").run(module)
     for function in list(functions(module)):
@@ -94,3 +94,23 @@ def test_nothing_of_all_pairs_is_summed_for_the_derivative() -> None:
 def _sums_of_scores(text: str) -> int:
     lines = text.splitlines()
     return sum("stablehlo.reduce(" in x and f"(tensor<{SCORES}>" in x for x in lines)
+
+
+def test_a_maximum_that_differs_along_the_row_keeps_its_derivative(
+    interpreter: Interpreter,
+) -> None:
+    """Of columns, subtracted in rows: (e · v) / s depends on it."""
+    program = PROGRAM.replace(
+        "maximum across dimensions = [2]", "maximum across dimensions = [1]"
+    )
+    program = program.replace(
+        "broadcast_in_dim %m, dims = [0, 1]", "broadcast_in_dim %m, dims = [0, 2]"
+    )
+    assert program.count("dimensions = [1]") == program.count("dims = [0, 2]") == 1
+    random = np.random.default_rng(1)
+    shape = (HEADS, LENGTH, WIDTH)
+    arguments = [random.normal(size=shape) for _ in "qkv"]
+    late = interpreter.run(_gradients("pcp-divide-late", of=program), arguments)
+    plain = interpreter.run(_gradients(of=program), arguments)
+    for result, want in zip(late, plain, strict=True):
+        np.testing.assert_array_equal(result, want)

@@ -54,7 +54,7 @@ class _Lion(torch.optim.Optimizer):
     def __init__(self, params: Any, lr: float) -> None:
         super().__init__(params, {"lr": lr})
 
-    def step(self) -> None:  # type: ignore[override]
+    def step(self) -> None:
         for group in self.param_groups:
             for p in group["params"]:
                 p.data -= group["lr"] * p.grad.sign()
@@ -66,7 +66,7 @@ class _Muon(torch.optim.Optimizer):
     def __init__(self, params: Any, lr: float) -> None:
         super().__init__(params, {"lr": lr})
 
-    def step(self) -> None:  # type: ignore[override]
+    def step(self) -> None:
         for group in self.param_groups:
             for p in group["params"]:
                 size = 1.0

@@ -20,6 +20,7 @@ from pcp.errors import (
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.state_transfer import fetch_snapshot
+from pcp.runtime.transport.address import parse_address
 from pcp.runtime.transport.frame import (
     HEADER_BYTES,
     Frame,
@@ -27,7 +28,6 @@ from pcp.runtime.transport.frame import (
     json_payload,
     pack_header,
 )
-from pcp.runtime.transport.link import parse_address
 from pcp.runtime.transport.tcp import TcpLink
 
 

@@ -53,7 +53,7 @@ def test_values_that_cannot_be_are_refused_before_anything_is_opened() -> None:
         with pytest.raises(ConfigError):
             ConnectionOptions(**wrong)
     with pytest.raises(FrozenInstanceError):
-        ConnectionOptions().silence = 3.0  # type: ignore[misc]
+        ConnectionOptions().silence = 3.0  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_a_key_is_not_printed() -> None:

@@ -33,7 +33,7 @@ def test_another_holder_takes_over_and_sends_what_is_missing(
     order = {"revision": 5, "seed": 1, "dies_in": dies_in}
     with contextlib.ExitStack() as stack:
         where = stack.enter_context(
-            Coordinator.listen("127.0.0.1:0", first=4, silence=5)
+            Coordinator.listen("127.0.0.1:0", first=4, silence=1)
         )
         donor = subprocess.Popen(
             [sys.executable, SCRIPT, json.dumps({"at": where.address, **order})]

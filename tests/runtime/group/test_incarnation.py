@@ -18,7 +18,7 @@ def test_every_start_counts(tmp_path: Path) -> None:
         numbers.append(incarnation.number)
         incarnation.close()
     assert numbers == [0, 1, 2]
-    assert not (tmp_path / "state.new").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"state", "state.lock"}
 
 
 def test_a_count_is_on_the_disk_with_its_name(tmp_path: Path, monkeypatch) -> None:
@@ -59,10 +59,16 @@ def test_a_file_that_says_something_else_is_refused_and_let_go(tmp_path: Path) -
         assert state.read_text() == "42\n"
 
 
-def test_a_full_disk_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_changes_nothing(
+    tmp_path: Path, monkeypatch
+) -> None:
     state = tmp_path / "state"
     state.write_text("7\n")
-    (tmp_path / "state.new").symlink_to("/dev/full")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ConfigError, match="No space left"):
         Coordinator.listen("127.0.0.1:0", state=state)
     assert state.read_text() == "7\n"

@@ -175,8 +175,8 @@ def test_an_owner_may_be_slow_and_not_silent(stops):
         sock, _ = listener.accept()
         with sock:
             sock.recv(4096)
-            for at in range(0, end, 6):
-                sock.sendall(whole[at : min(at + 6, end)])
+            for at in range(0, end, 14):
+                sock.sendall(whole[at : min(at + 14, end)])
                 time.sleep(0.1)
             gone.wait(20)
 

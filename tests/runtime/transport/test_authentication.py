@@ -68,7 +68,7 @@ def test_members_with_different_keys_never_meet(ours, theirs, word) -> None:
         members = [a.address, b.address]
         results = together(
             [(a, 0), (b, 1)],
-            lambda end: outcome(lambda: end[0].form(1, members, end[1], 2.0)),
+            lambda end: outcome(lambda: end[0].form(1, members, end[1], 1.0)),
         )
         assert isinstance(results[1], ProtocolError | PeerLost), results
         assert word in str(results[1])

@@ -15,14 +15,8 @@ from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator import Coordinator
 from pcp.runtime.group.rendezvous import Rendezvous
 from pcp.runtime.group.state_transfer import fetch_snapshot
-from pcp.runtime.transport.link import (
-    accept,
-    dial,
-    endure,
-    format_address,
-    listen,
-    parse_address,
-)
+from pcp.runtime.transport.address import format_address, parse_address
+from pcp.runtime.transport.link import accept, dial, endure, listen
 from pcp.runtime.transport.tcp import TcpLink
 
 

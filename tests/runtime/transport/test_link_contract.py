@@ -25,10 +25,11 @@ from helpers.worlds.communicators import eventually
 
 from pcp.errors import PeerLost, ProtocolError, RuntimeFault
 from pcp.runtime.transport import unix_socket
+from pcp.runtime.transport.address import format_address
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import HEADER_BYTES, Frame, Header, Kind, pack_header
 from pcp.runtime.transport.in_process import pair
-from pcp.runtime.transport.link import Link, accept, dial, format_address, listen
+from pcp.runtime.transport.link import Link, accept, dial, listen
 from pcp.runtime.transport.shared_memory import SharedLink
 from pcp.runtime.transport.tcp import TcpLink
 

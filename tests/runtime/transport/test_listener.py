@@ -6,7 +6,7 @@ import socket
 import pytest
 from helpers.worlds.communicators import eventually
 
-from pcp.runtime.transport import link
+from pcp.runtime.transport.address import parse_address
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.listener import Listener
 
@@ -38,7 +38,7 @@ def test_without_descriptors_it_waits_and_says_so(monkeypatch, caplog) -> None:
     monkeypatch.setattr(entrance, "_listeners", [listener])
     try:
         loop.call(entrance.attend, loop, lambda *arrival: found.append(arrival))
-        place = link.parse_address(entrance.address)
+        place = parse_address(entrance.address)
         with socket.create_connection(place, timeout=5) as sock:
             eventually(lambda: bool(found))
             host, port = sock.getsockname()
@@ -60,7 +60,7 @@ def test_a_listener_closed_in_its_pause_stays_closed(monkeypatch, caplog) -> Non
     monkeypatch.setattr(entrance, "_listeners", [listener])
     loop.call(entrance.attend, loop, pytest.fail)
     try:
-        place = link.parse_address(entrance.address)
+        place = parse_address(entrance.address)
         with socket.create_connection(place, timeout=5):
             eventually(lambda: listener.asked > 0)
             entrance.close(loop)

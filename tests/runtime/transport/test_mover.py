@@ -179,7 +179,7 @@ def test_members_agree_on_the_checksum():
         made = [*some, *others]
         at = [endpoint.address for endpoint in made]
         found = together(
-            [0, 1], lambda rank: outcome(lambda: made[rank].form(1, at, rank, 5))
+            [0, 1], lambda rank: outcome(lambda: made[rank].form(1, at, rank, 1))
         )
         assert any(
             isinstance(error, ProtocolError) and "checksum='none'" in str(error)

@@ -16,8 +16,8 @@ from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator import Coordinator
 from pcp.runtime.transport import authentication, striped
+from pcp.runtime.transport.address import format_address
 from pcp.runtime.transport.frame import Frame, Header, Kind
-from pcp.runtime.transport.link import format_address
 from pcp.runtime.transport.stream_controller import StreamController
 from pcp.runtime.transport.striped import (
     AHEAD_BYTES,
@@ -115,7 +115,7 @@ def test_members_that_disagree_are_told() -> None:
         members = [first.address, second.address]
         outs = together(
             [(0, first), (1, second)],
-            lambda it: outcome(lambda: it[1].form(1, members, it[0], 3.0)),
+            lambda it: outcome(lambda: it[1].form(1, members, it[0], 1.0)),
         )
         assert isinstance(outs[1], ProtocolError)
         assert "streams=3, rank 0 streams=2" in str(outs[1])
@@ -280,7 +280,7 @@ def ends() -> tuple[StripedLink, list[FakeStream], StripedLink, list[FakeStream]
         streams = [FakeStream() for _ in range(3)]
         streams[0].sink = Up()
         loop: Any = SimpleNamespace(call=lambda what: what())
-        made += [StripedLink(loop, streams), streams]  # type: ignore[arg-type]
+        made += [StripedLink(loop, streams), streams]  # pyright: ignore[reportArgumentType]
     return *made, made[2].sink
 
 
@@ -291,9 +291,9 @@ def carry(frame: Frame, link: StripedLink, stream: FakeStream) -> None:
     header = Header(frame.kind, 0, *place)
     room = memoryview(b"")
     if size:
-        room = link.place(stream, header)  # type: ignore[arg-type]
+        room = link.place(stream, header)  # pyright: ignore[reportArgumentType]
         room[:] = bytes(frame.payload)
-    link.deliver(stream, header, room)  # type: ignore[arg-type]
+    link.deliver(stream, header, room)  # pyright: ignore[reportArgumentType]
 
 
 def data(offset: int, size: int = SMALLEST, on_sent: Callable | None = None) -> Frame:
@@ -382,7 +382,7 @@ def test_streams_in_reserve_are_used_when_they_make_it_faster() -> None:
     clock = SimpleNamespace(now=0.0)
     streams = [FakeStream() for _ in range(7)]
     loop: Any = SimpleNamespace(call=lambda what: what())
-    link = StripedLink(loop, streams, 2)  # type: ignore[arg-type]
+    link = StripedLink(loop, streams, 2)  # pyright: ignore[reportArgumentType]
     link._use = StreamController(2, 6, clock=lambda: clock.now)
     size, granted = 64 << 10, 0
     for _ in range(800):

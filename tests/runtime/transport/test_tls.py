@@ -29,13 +29,8 @@ from pcp.runtime.group.coordinator import Coordinator
 from pcp.runtime.group.rendezvous import Rendezvous
 from pcp.runtime.group.state_transfer import fetch_snapshot
 from pcp.runtime.transport import authentication
-from pcp.runtime.transport.link import (
-    accept,
-    dial,
-    format_address,
-    listen,
-    parse_address,
-)
+from pcp.runtime.transport.address import format_address, parse_address
+from pcp.runtime.transport.link import accept, dial, listen
 from pcp.runtime.transport.shared_memory import SharedLink
 from pcp.runtime.transport.striped import StripedLink
 from pcp.runtime.transport.tls import Tls, TlsSocket

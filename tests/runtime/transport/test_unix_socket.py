@@ -16,7 +16,8 @@ from helpers.worlds.communicators import endpoints, form, outcome, together
 from pcp.errors import ConfigError, PeerLost
 from pcp.runtime import Communicator, Endpoint
 from pcp.runtime.transport import unix_socket
-from pcp.runtime.transport.link import accept, dial, format_address, listen
+from pcp.runtime.transport.address import format_address
+from pcp.runtime.transport.link import accept, dial, listen
 
 linux = pytest.mark.skipif(
     sys.platform != "linux", reason="abstract Unix sockets are Linux's"

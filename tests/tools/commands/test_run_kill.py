@@ -16,7 +16,7 @@ START, END = 60.0, 40.0
 #: Longer than to end: who hears of a death by this alone is too late.
 TIMEOUT = START + END
 #: For the test that waits until it is over.
-SHORT = 8.0
+SHORT = 4.0
 
 MODEL = """
 func.func @main(%x: tensor<8x4xf32> {pcp.name = "x", pcp.role = "data"},

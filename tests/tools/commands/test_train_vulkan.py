@@ -71,7 +71,7 @@ def test_nanogpt_trains_as_on_a_cpu(vulkan: Vulkan, tmp_path: Path) -> None:
     ]
     text = np.random.default_rng(0).integers(97, 123, (4, *data[0].shape))
     batches = {x.name: text for x in data}
-    np.savez(tmp_path / "in.npz", **batches)  # type: ignore[arg-type]
+    np.savez(tmp_path / "in.npz", **batches)  # pyright: ignore[reportArgumentType]
     wanted, found = (
         _losses(bundle, tmp_path / "in.npz", d) for d in ("local-task", DEVICE)
     )

@@ -69,7 +69,7 @@ def test_a_killed_workers_host_is_named(tmp_path: Path) -> None:
     data |= {"events": [[0.0, event]], "experiment": {}, "status": status}
     file.write_text(page("page.html", data | {"records": [values(1, 3), values(2, 2)]}))
     found = shown(file)
-    assert found.count("<canvas") == 7
+    assert found.count("<canvas") == 10
     assert event in found
     assert found.count("10.0.0.1:4411") == 3 + 4  # table, timeline, event; four bars
 
@@ -98,3 +98,25 @@ def test_a_straggler_is_named_and_the_rest_of_the_time_told(tmp_path: Path) -> N
     assert "worker 2" not in found.partition('id="alerts"')[2].partition("</pre>")[0]
     assert "the last round had 2 workers, the one before 3" in found
     assert "<b>3 min</b>left" in found
+
+
+def test_a_plan_is_drawn_in_the_runs_page(tmp_path: Path) -> None:
+    """With its own style, which the rest of the page does not take over."""
+    program = "<style>p { color: rgb(1, 2, 3) }</style><p>mesh</p><svg><rect/></svg>"
+    status = {"run": "r", "phase": "complete", "round": 1, "workers": []}
+    data = {"since": 1.0, "after": 1, "rounds": 1, "validations": {}, "events": []}
+    data |= {"experiment": {}, "status": status, "records": [values(1, 3.0)]}
+    text = page("page.html", data | {"programs": {"cpu-host": program}})
+    look = (
+        "<script>setTimeout(() => { const s = $('programs').querySelector('div')"
+        ".shadowRoot, c = e => getComputedStyle(e).color; document.title = [s"
+        ".querySelectorAll('rect').length, c(s.querySelector('p')), c($('phase'))]"
+        ".join(' ') }, 500)</script>"
+    )
+    file = tmp_path / "report.html"
+    file.write_text(text + look)
+    found = shown(file)
+    title = found.partition("<title>")[2].partition("</title>")[0]
+    assert title.startswith("1 rgb(1, 2, 3) rgb(")
+    assert title.count("rgb(1, 2, 3)") == 1
+    assert "<summary>cpu-host</summary>" in found

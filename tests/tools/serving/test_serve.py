@@ -61,13 +61,16 @@ def ready(client: Client, process: subprocess.Popen) -> None:
         [],
         pytest.param(["--weights", "int8"], marks=pytest.mark.slow),
         pytest.param(["--mesh", "tp=2"], marks=pytest.mark.slow),
+        pytest.param(["--draft", "lookup"], marks=pytest.mark.slow),
+        pytest.param(["--draft", "{same}", "--mesh", "tp=2"], marks=pytest.mark.slow),
     ],
 )
 def test_a_folder_is_served_and_says_what_its_numbers_say(tmp_path, mesh) -> None:
     made = save(tmp_path)
     wanted = greedy(made, [5, 6, 7, 8], 24)
     command = [sys.executable, "-m", "pcp.tools.cli", "serve", str(tmp_path)]
-    command += ["--port", "0", "--slots", "1", "--context", "64", *mesh]
+    command += ["--port", "0", "--slots", "1", "--context", "64"]
+    command += [word.format(same=tmp_path) for word in mesh]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             client = Client(address(process))
@@ -76,9 +79,16 @@ def test_a_folder_is_served_and_says_what_its_numbers_say(tmp_path, mesh) -> Non
             asked |= {"ignore_eos": True, "skip_special_tokens": False}
             reply = client.post("/v1/completions", asked)
             text = Tokenizer.of(tmp_path).decode(wanted, special=True)
+            if "int8" in mesh:  # other numbers: test_stored_weights has them
+                assert reply["usage"]["completion_tokens"] == 24
+                text = reply["choices"][0]["text"]
             assert reply["choices"][0]["text"] == text
             chunks = client.stream("/v1/completions", asked)
             assert "".join(c["choices"][0]["text"] for c in chunks) == text
+            engine = client.get("/v1/cluster")["engine"]
+            drafts = engine.get("drafts", {"right": None})
+            assert drafts["right"] != 0 or "lookup" in mesh
+            assert ("--draft" in mesh) == ("drafted" in drafts)
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(SECONDS)
@@ -109,6 +119,8 @@ def address(process: subprocess.Popen) -> str:
         (["{model}", "--mesh", "tp=2", "--ranks", "3"], "tp=N"),
         (["{model}", "--bundle", "{empty}/no"], "no such file"),
         (["{model}", "--bundle", "x", "--weights", "int8"], "has its kind of weights"),
+        (["{model}", "--draft", "{empty}/no"], "a smaller model's, or lookup"),
+        (["{model}", "--draft", "lookup", "--draft-tokens", "0"], "they are 1 to 16"),
         (["{model}", "--spares", "1"], "give --mesh tp=N"),
         (["{model}", "--mesh", "tp=2", "--spares", "-1"], "--spares -1"),
     ],

@@ -15,7 +15,7 @@ from helpers.worlds.training_runs import (
 )
 
 from pcp.errors import ConfigError
-from pcp.tools.commands.control import give
+from pcp.training.observe.orders import give
 from pcp.training.storage.control_file import CONTROL_FILE
 from pcp.training.storage.ledger import Ledger, check, read
 

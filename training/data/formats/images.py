@@ -1,11 +1,11 @@
 """Pictures: a folder of them, and one as the array that a program takes."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pcp import strict_json
 from pcp.errors import ConfigError, MissingPackage, install
 from pcp.manifest import TensorSpec
 from pcp.runtime.memory.dtypes import numpy_dtype
@@ -68,7 +68,7 @@ class ImageFolder(Listed):
     def _line(self, number: int, line: str) -> tuple[str, Sample]:
         where = f"{self._folder / METADATA}, line {number}"
         try:
-            values: dict[str, Any] = json.loads(line)
+            values: dict[str, Any] = strict_json.parse(line)
             name = values.pop("file_name")
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise ConfigError(

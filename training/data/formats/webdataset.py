@@ -7,13 +7,13 @@ members when a sample is, from the mapped archive.
 """
 
 import io
-import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from pcp import strict_json
 from pcp.errors import ConfigError
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
@@ -74,7 +74,7 @@ class WebDataset(Listed):
         if kind in _NUMBERS:
             return np.asarray(int(bytes(content)))
         if kind == "json":
-            return np.asarray(json.loads(bytes(content)))
+            return np.asarray(strict_json.parse(bytes(content)))
         if kind in ("txt", "text"):
             return np.asarray(bytes(content).decode())
         return np.frombuffer(content, np.uint8)

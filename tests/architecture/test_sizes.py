@@ -1,0 +1,47 @@
+"""How long a file is: 450 lines at the most, but for those that were longer before."""
+
+import pytest
+from helpers.repository.sources import ROOT, texts
+
+MOST = 450
+LONGEST = 600
+#: Files of more than `MOST` lines. The list may only become shorter.
+LONG = {
+    "dialect/shardy/sdy.py",
+    "runtime/collectives/operation.py",
+    "runtime/collectives/scheduled_reduce.py",
+    "runtime/group/group.py",
+    "runtime/transport/tcp.py",
+    "tests/compiler/test_driver.py",
+    "tests/frontends/test_jax_stops.py",
+    "tests/passes/legalize/test_legalize.py",
+    "tests/serving/test_gateway.py",
+    "tests/test_documents.py",
+    "tests/tools/commands/test_training_commands.py",
+    "tests/training/coordinator/test_values.py",
+    "tests/training/test_runs.py",
+    "training/config/experiment.py",
+    "training/shepherd/shepherd.py",
+}
+
+
+def longer(lines: dict[str, int], most: int) -> set[str]:
+    """The files of more lines than that."""
+    return {name for name, count in lines.items() if count > most}
+
+
+@pytest.fixture(scope="module")
+def lines() -> dict[str, int]:
+    """The lines of every Python file of the repository, by its path from the root."""
+    found = {name: text.count("\n") for name, text in texts() if name.endswith(".py")}
+    assert len(found) > 1000, f"the files of {ROOT} were not read"
+    return found
+
+
+def test_no_file_is_long(lines: dict[str, int]) -> None:
+    assert longer(lines, MOST) == LONG
+    assert not longer(lines, LONGEST)
+
+
+def test_a_long_file_is_found() -> None:
+    assert longer({"a.py": MOST, "b.py": MOST + 1}, MOST) == {"b.py"}
