@@ -24,7 +24,9 @@ from pcp.tools.commands import ledger, status, train
 from pcp.tools.commands.supervise import resumed
 from pcp.tools.support import backends
 from pcp.tools.support import training_job as jobs
-from pcp.training.config.experiment import parse
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.observe import metrics
 from pcp.training.process.node_manager import NodeManager
 from pcp.training.process.supervisor import HOPELESS
