@@ -83,7 +83,8 @@ class Pcp:
     ) -> None:
         from pcp.tools.serving import decoder_bundle, decoder_engine
 
-        phases = [f"prefill:{PROMPT}", f"decode:{batch}"]
+        together = f",{batch}x{PROMPT}" if batch > 1 else ""
+        phases = [f"prefill:{PROMPT}{together}", f"decode:{batch}"]
         bundle = decoder_bundle.compile_folder(
             folder,
             phases,
@@ -99,13 +100,14 @@ class Pcp:
         )
 
     def prefill(self, prompt: np.ndarray) -> Tokens:
-        """Each slot's prompt, one after the other."""
+        """All slots' prompts at once."""
         from pcp.serving.interface import Chunk, Sampling, Tick
 
-        found = []
-        for slot in range(self.batch):
-            chunk = Chunk(slot, tuple(prompt[slot]), 0, True, slot, Sampling())
-            found += self.engine.tick(Tick((chunk,)))
+        chunks = (
+            Chunk(slot, tuple(prompt[slot]), 0, True, slot, Sampling())
+            for slot in range(self.batch)
+        )
+        found = self.engine.tick(Tick(tuple(chunks)))
         return np.array([sampled.token for sampled in found])
 
     def tick(self, tokens: Tokens, position: int) -> Tokens:

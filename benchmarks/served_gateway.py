@@ -1,6 +1,7 @@
-"""A gateway over an engine, in a thread of this process."""
+"""A gateway over an engine, in a thread of this process, and its tokenizer."""
 
 import asyncio
+import json
 import threading
 import time
 from pathlib import Path
@@ -8,6 +9,17 @@ from pathlib import Path
 from pcp.serving.client import Client
 from pcp.serving.gateway.gateway import Gateway, Options
 from pcp.serving.interface import Engine
+
+
+def write_tokenizer(folder: Path, vocabulary: int) -> None:
+    """Each token is a word, its number."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {str(number): number for number in range(vocabulary)}
+    made = Tokenizer(models.WordLevel(words, unk_token="0"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "1"}))
 
 
 class Served:

@@ -1,20 +1,22 @@
 """What the server costs over its bare engine: tokens a second of one request.
 
-    python benchmarks/serving.py DIR [--tokens 200] [--rounds 5] [--ranks 1]
+    python benchmarks/serving.py [DIR] [--tokens 200] [--rounds 5] [--ranks 1]
 
-DIR is a model's folder with its tokenizer. One engine is used by both, in turns: a loop
-of ticks, then a client of the HTTP server over loopback, which streams. Prints the
-best and the median of each, and server over engine.
+DIR is a model's folder with its tokenizer; left out, a random Llama's. One engine is
+used by both, in turns: a loop of ticks, then a client of the HTTP server over loopback,
+which streams. Prints the best and the median of each, and server over engine.
 """
 
 import argparse
 import statistics
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from served_gateway import Served
+import decode
+from served_gateway import Served, write_tokenizer
 
 from pcp.serving.client import Client
 from pcp.serving.interface import Chunk, Engine, Sampling, Step, Tick
@@ -29,11 +31,22 @@ GREEDY = Sampling()
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, and print two lines and a ratio."""
     parser = argparse.ArgumentParser(description="The server beside its engine.")
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--size", choices=decode.SIZES, default="40M")
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ranks", type=int, default=1)
     flags = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as scratch:
+        if flags.folder is None:
+            flags.folder = Path(scratch)
+            decode.save(flags.size, flags.folder)
+            write_tokenizer(flags.folder, decode.VOCABULARY)
+        compared(flags)
+
+
+def compared(flags: argparse.Namespace) -> None:
+    """The server and its engine, of a folder."""
     context = len(PROMPT) + flags.tokens
     bundle = compile_folder(
         flags.folder,

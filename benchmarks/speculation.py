@@ -90,16 +90,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--size", choices=decode.SIZES, default="40M")
     add("--layers", type=int, default=1, help="of the model that drafts")
-    add("--scale", type=float, default=0.35, help="of what the other layers add")
+    add("--scale", type=float, default=0.01, help="of what the other layers add")
+    kinds = ("f32", "bf16", "f16", "int8", "int4")
+    add(
+        "--draft-weights", default="int8", choices=kinds, help="as `pcp serve` has them"
+    )
     add("--drafted", type=int, default=4, help="tokens for one pass of the model")
-    add("--weights", default="f32", choices=("f32", "bf16", "f16", "int8", "int4"))
+    add("--weights", default="f32", choices=kinds)
     add("--tokens", type=int, default=200)
     add("--rounds", type=int, default=3)
     flags = parser.parse_args(argv)
     prompt = np.random.default_rng(0).integers(0, decode.VOCABULARY, PROMPT).tolist()
     with tempfile.TemporaryDirectory() as scratch:
         folders = save_pair(flags.size, Path(scratch), flags.layers, flags.scale)
-        own = engine(folders[1], ["prefill:2,32", "decode:1"], flags.weights)
+        own = engine(folders[1], ["prefill:2,32", "decode:1"], flags.draft_weights)
         phases = ["prefill:32", f"decode:1,1x{1 + flags.drafted}"]
         fast = engine(folders[0], phases, flags.weights, DraftModel(own))
         plain = engine(folders[0], ["prefill:32", "decode:1"], flags.weights)

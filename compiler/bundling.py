@@ -71,7 +71,7 @@ def bundled(program: Program, options: CompileOptions) -> Bundle:
     changes: dict[str, object] = {"modules": modules}
     if program.mesh is not None:
         changes["programs"] = {
-            build.key: _device_program(build, key, program.manifest)
+            build.key: _device_program(build, key, program)
             for build, key in zip(builds, keys, strict=True)
         }
     return Bundle.build(program.manifest.model_copy(update=changes), members)
@@ -120,8 +120,14 @@ def _keys(
     return [first.setdefault(content, build.key) for build, content in pairs]
 
 
-def _device_program(build: Build, key: str, manifest: Manifest) -> DeviceProgram:
+def _device_program(build: Build, key: str, program: Program) -> DeviceProgram:
+    manifest, mesh = program.manifest, program.mesh
     functions = signature.functions(build.module, manifest.entry, manifest.mode)
+    if (whole := manifest.functions.get("init")) is not None and whole.first:
+        assert mesh is not None
+        place = mesh.members[mesh.devices.index(build.key)]
+        own = signature.first_values_of(whole, functions, mesh, place)
+        functions = functions | {"init": own}
     return DeviceProgram(
         module=key,
         functions=functions,

@@ -57,6 +57,9 @@ PASSES: dict[str, str] = {
     ),
     "pcp-isolate-gathers": "pcp.passes.legalize.isolate_gathers:IsolateGathers",
     "pcp-isolate-sorts": "pcp.passes.legalize.devices.isolate_sorts:IsolateSorts",
+    "pcp-spread-reductions": (
+        "pcp.passes.legalize.devices.spread_reductions:SpreadReductions"
+    ),
     "pcp-spread-scatters": (
         "pcp.passes.legalize.devices.spread_scatters:SpreadScatters"
     ),
@@ -69,6 +72,7 @@ PASSES: dict[str, str] = {
     "pcp-widen-masks": "pcp.passes.legalize.devices.widen_masks:WidenMasks",
     "pcp-legalize": "pcp.passes.legalize.legalize:Legalize",
     "pcp-master-weights": "pcp.passes.training.master_weights:MasterWeights",
+    "pcp-first-values": "pcp.passes.training.first_values:FirstValues",
     "pcp-freeze": "pcp.passes.training.freeze:Freeze",
     "pcp-lora": "pcp.passes.training.lora:Lora",
     "pcp-precision": "pcp.passes.training.precision:Precision",

@@ -89,6 +89,8 @@ FRONT: tuple[Stage, ...] = (
             "pcp-expand-training{optimizer=$optimizer algorithm=$algorithm "
             "expand=false$ema}",
             "pcp-expand-training{func=}",
+            "pcp-first-values",
+            "symbol-dce",
         ),
         _TRAIN,
     ),

@@ -12,9 +12,11 @@ from typing import Any, cast, get_args
 
 from pydantic import ValidationError
 
+from pcp import mesh as pcp_mesh
 from pcp.bundle import (
     DTYPE_BITS,
     Collective,
+    First,
     Function,
     Mesh,
     Parameter,
@@ -39,8 +41,10 @@ from pcp.passes.core.functions import (
 )
 from pcp.passes.sharding.layout import SHARDING, from_attribute
 from pcp.passes.sharding.mesh import weights
+from pcp.passes.training import first_values
 
 GRADIENT = "grad"  # the function that pcp-grad adds
+_MODEL = ("main", GRADIENT)
 _ROLES = get_args(Role)
 _COLLECTIVE_FIELDS = ("kind", "reduction", "mesh", "axes", "dtype", "shape", "wire")
 
@@ -112,7 +116,7 @@ def functions(module: ir.Module, entry: str, mode: str) -> dict[str, Function]:
     """Every public function's signature."""
     found = public_functions(module)
     names = [t.name for t in _inputs(found[entry])] if entry in found else []
-    return {
+    compiled = {
         name: Function(
             inputs=_inputs(op),
             results=_results(op, name, names, _result_roles(name, entry, mode)),
@@ -120,6 +124,64 @@ def functions(module: ir.Module, entry: str, mode: str) -> dict[str, Function]:
         )
         for name, op in found.items()
     }
+    init = _first_values(module, compiled)
+    return {n: f for n, f in compiled.items() if n in _MODEL} | init | compiled
+
+
+def _first_values(
+    module: ir.Module, compiled: Mapping[str, Function]
+) -> dict[str, Function]:
+    """@init, where the module has it as data: each tensor whole, as others take it."""
+    table = module.operation.attributes.get(first_values.TABLE)
+    if table is None:
+        return {}
+    taken = _taken(compiled)
+    rows, results, first = [*ir.ArrayAttr(table)], [], []
+    for row in rows:
+        said = {n.name: n.attr for n in ir.DictAttr(row)}
+        type_ = ir.RankedTensorType(ir.TypeAttr(said.pop(first_values.TYPE)).value)
+        facts = {name: plain(attribute) for name, attribute in said.items()}
+        name, role = facts["pcp.name"], facts["pcp.role"]
+        spec = _tensor(module.operation, type_, name, role, {})
+        if (role, name) in taken:
+            sharding = taken[role, name].sharding
+            spec = spec.model_copy(update={"sharding": sharding})
+        results.append(spec)
+        first.append(
+            First(
+                init=facts["pcp.init"],
+                stream=facts.get(first_values.STREAM, 0),
+                whole=spec.shape,
+                start=(0,) * len(spec.shape),
+            )
+        )
+    seed = TensorSpec(name="seed", role="seed", shape=(), dtype="i64")
+    function = Function(inputs=(seed,), results=tuple(results), first=tuple(first))
+    return {first_values.FUNCTION: function}
+
+
+def _taken(compiled: Mapping[str, Function]) -> dict[tuple[str, str], TensorSpec]:
+    """What @grad and @apply take, by role and name."""
+    functions = (compiled[n] for n in (GRADIENT, "apply") if n in compiled)
+    return {(t.role, t.name): t for f in functions for t in f.inputs}
+
+
+def first_values_of(
+    whole: Function,
+    compiled: Mapping[str, Function],
+    mesh: pcp_mesh.Mesh,
+    place: dict[str, int],
+) -> Function:
+    """@init of one member of a mesh: of what its functions take, its parts."""
+    taken, results, first = _taken(compiled), [], []
+    for said, spec in zip(whole.first, whole.results, strict=True):
+        if (own := taken.get((spec.role, spec.name))) is None:
+            continue
+        where = spec.layout.slices(spec.shape, mesh, place)
+        results.append(own)
+        start = tuple(part.start for part in where)
+        first.append(said.model_copy(update={"start": start}))
+    return Function(inputs=whole.inputs, results=tuple(results), first=tuple(first))
 
 
 def data_inputs(module: ir.Module, entry: str) -> tuple[TensorSpec, ...]:

@@ -5,14 +5,15 @@ know, no dtype without a size, no function that donates what it is not given.
 `pcp.bundle` writes and reads the file around them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from pcp import initializer
 from pcp import mesh as pcp_mesh
-from pcp.errors import BundleError, nearest
+from pcp.errors import BundleError, ConfigError, nearest
 from pcp.layout import Layout
 from pcp.training_plan import (
     Asynchronous,
@@ -121,15 +122,71 @@ class TensorSpec(_Tensor):
         return tensor_bytes(self.shape, self.dtype)
 
 
+class First(_Model):
+    """How a tensor begins: by an initializer, or as `@inner_init` of the bundle says.
+
+    `stream` tells the random numbers of one tensor from another's. A part of a tensor
+    of the shape `whole` lies at `start`.
+    """
+
+    init: str
+    stream: int = Field(default=0, ge=0, lt=1 << 32)
+    whole: tuple[int, ...] = Field(default=(), max_length=MAX_DIMENSIONS)
+    start: tuple[int, ...] = Field(default=(), max_length=MAX_DIMENSIONS)
+
+    @model_validator(mode="after")
+    def _check_init(self) -> Self:
+        if self.init != initializer.FROM_PARAMETERS:
+            try:
+                initializer.parse(self.init)
+            except ConfigError as error:
+                raise ValueError(str(error)) from error
+        return self
+
+    @property
+    def from_parameters(self) -> bool:
+        """Whether `@inner_init` makes it of the parameters."""
+        return self.init == initializer.FROM_PARAMETERS
+
+    def holds(self, shape: Sequence[int]) -> bool:
+        """Whether a part of this shape lies inside of the whole."""
+        ends = len(shape) == len(self.whole) == len(self.start)
+        return ends and all(
+            0 <= start and start + size <= whole
+            for size, whole, start in zip(shape, self.whole, self.start, strict=True)
+        )
+
+
 class Function(_Model):
     """A function's inputs and results, in the order in which they are passed.
 
-    `donates` lists inputs whose buffers the call consumes.
+    `donates` lists inputs whose buffers the call consumes. With `first`, a line for
+    each result, no module has the function: the runtime computes first values of a
+    seed, its input.
     """
 
     inputs: tuple[TensorSpec, ...]
     results: tuple[TensorSpec, ...]
     donates: tuple[int, ...] = ()
+    first: tuple[First, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_first(self) -> Self:
+        if not self.first:
+            return self
+        if [(t.role, t.shape, t.dtype) for t in self.inputs] != [("seed", (), "i64")]:
+            raise ValueError("first values follow from a seed, one i64")
+        if len(self.first) != len(self.results):
+            raise ValueError(
+                f"{len(self.first)} first values for {len(self.results)} results"
+            )
+        for first, result in zip(self.first, self.results, strict=True):
+            if not first.holds(result.shape):
+                raise ValueError(
+                    f"{result.name}: {list(result.shape)} at {list(first.start)} is "
+                    f"not inside of {list(first.whole)}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _check_donates(self) -> Self:
@@ -249,6 +306,22 @@ class Manifest(_Model):
         names = [parameter.name for parameter in self.parameters]
         if len(names) != len(set(names)):
             raise ValueError("two parameters have one name")
+        return self
+
+    @model_validator(mode="after")
+    def _check_first(self) -> Self:
+        """What `@inner_init` is to make, it makes."""
+        for functions in (
+            self.functions,
+            *(p.functions for p in self.programs.values()),
+        ):
+            made = functions["inner_init"].results if "inner_init" in functions else ()
+            known = {(t.role, t.name, t.shape, t.dtype) for t in made}
+            for function in functions.values():
+                for first, t in zip(function.first, function.results, strict=False):
+                    asked = (t.role, t.name, t.shape, t.dtype)
+                    if first.from_parameters and asked not in known:
+                        raise ValueError(f"no @inner_init makes {t.name!r}")
         return self
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@
 // CHECK: "pcp.mesh"() {axes = [#pcp.axis<"workers", -1 : i64>], devices = [], sym_name = "workers_mesh"}
 // CHECK: func.func @main{{.*}} -> (tensor<f32> {pcp.name = "loss", pcp.role = "loss"})
 // CHECK: func.func @grad{{.*}} -> (tensor<f32> {pcp.name = "loss", pcp.role = "loss"}, tensor<4xf32> {pcp.name = "w", pcp.role = "grad"})
-// CHECK: func.func @init(%arg0: tensor<i64> {pcp.name = "seed", pcp.role = "seed"}) -> (tensor<4xf32> {pcp.name = "w", pcp.role = "param"}, tensor<4xf32> {pcp.name = "m.w", pcp.role = "state"}, tensor<4xf32> {pcp.name = "v.w", pcp.role = "state"}, tensor<i32> {pcp.name = "step", pcp.role = "state"})
+// CHECK: func.func @init(%arg0: tensor<i64> {pcp.name = "seed", pcp.role = "seed"}) -> (tensor<4xf32> {pcp.init = "normal(0.02)", pcp.name = "w", pcp.role = "param", pcp.stream = 0 : i32}, tensor<4xf32> {pcp.init = "zeros", pcp.name = "m.w", pcp.role = "state"}, tensor<4xf32> {pcp.init = "zeros", pcp.name = "v.w", pcp.role = "state"}, tensor<i32> {pcp.init = "zeros", pcp.name = "step", pcp.role = "state"})
 // CHECK: call @init.0
 // CHECK: func.func private @init.0
 // CHECK: func.func @apply

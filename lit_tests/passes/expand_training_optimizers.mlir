@@ -6,7 +6,7 @@
 
 // The hidden matrix keeps one momentum and is multiplied; the embedding gets AdamW.
 // CHECK: pcp.optimizer = "muon{ns_steps=2}"
-// CHECK: func.func @init{{.*}} -> (tensor<8x4xf32> {pcp.name = "h", pcp.role = "param"}, tensor<6x4xf32> {pcp.name = "emb", pcp.role = "param"}, tensor<8x4xf32> {pcp.name = "momentum.h", pcp.role = "state"}, tensor<6x4xf32> {pcp.name = "m.emb", pcp.role = "state"}, tensor<6x4xf32> {pcp.name = "v.emb", pcp.role = "state"}, tensor<i32> {pcp.name = "step", pcp.role = "state"})
+// CHECK: func.func @init{{.*}} -> (tensor<8x4xf32> {pcp.init = "zeros", pcp.name = "h", pcp.role = "param"}, tensor<6x4xf32> {pcp.init = "zeros", pcp.name = "emb", pcp.role = "param"}, tensor<8x4xf32> {pcp.init = "zeros", pcp.name = "momentum.h", pcp.role = "state"}, tensor<6x4xf32> {pcp.init = "zeros", pcp.name = "m.emb", pcp.role = "state"}, tensor<6x4xf32> {pcp.init = "zeros", pcp.name = "v.emb", pcp.role = "state"}, tensor<i32> {pcp.init = "zeros", pcp.name = "step", pcp.role = "state"})
 // CHECK: func.func @apply
 // CHECK: stablehlo.transpose %{{.*}}, dims = [1, 0] : (tensor<8x4xf32>) -> tensor<4x8xf32>
 // CHECK: stablehlo.dot_general {{.*}} contracting_dims = [1] x [1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x4xf32>
@@ -23,12 +23,12 @@
 // LION: stablehlo.sign
 // LION: stablehlo.sign
 
-// FACTOR: tensor<8xf32> {pcp.name = "row.h", pcp.role = "state"}, tensor<6xf32> {pcp.name = "row.emb", pcp.role = "state"}, tensor<4xf32> {pcp.name = "col.h", pcp.role = "state"}, tensor<4xf32> {pcp.name = "col.emb", pcp.role = "state"}
+// FACTOR: tensor<8xf32> {pcp.init = "zeros", pcp.name = "row.h", pcp.role = "state"}, tensor<6xf32> {pcp.init = "zeros", pcp.name = "row.emb", pcp.role = "state"}, tensor<4xf32> {pcp.init = "zeros", pcp.name = "col.h", pcp.role = "state"}, tensor<4xf32> {pcp.init = "zeros", pcp.name = "col.emb", pcp.role = "state"}
 // FACTOR: func.func @apply
 // FACTOR: stablehlo.power
 
 // GROUPS: pcp.optimizer = "adamw;*emb*={weight_decay=0};h=sgd{lr=0.5}"
-// GROUPS: func.func @init{{.*}} "emb", pcp.role = "param"}, tensor<6x4xf32> {pcp.name = "m.emb", pcp.role = "state"}, tensor<6x4xf32> {pcp.name = "v.emb", pcp.role = "state"}, tensor<i32>
+// GROUPS: func.func @init{{.*}} "emb", pcp.role = "param"}, tensor<6x4xf32> {pcp.init = "zeros", pcp.name = "m.emb", pcp.role = "state"}, tensor<6x4xf32> {pcp.init = "zeros", pcp.name = "v.emb", pcp.role = "state"}, tensor<i32>
 
 // IDLE: the optimizer's pattern 'bias' matches no parameter (h, emb)
 func.func @main(%h: tensor<8x4xf32> {pcp.init = "zeros", pcp.name = "h", pcp.role = "param"}, %emb: tensor<6x4xf32> {pcp.init = "zeros", pcp.name = "emb", pcp.role = "param"}, %x: tensor<8x4xf32> {pcp.name = "x", pcp.role = "data"}, %y: tensor<6x4xf32> {pcp.name = "y", pcp.role = "data"}) -> tensor<f32> {

@@ -11,7 +11,7 @@
 
 // CHECK: func.func @main({{.*}}%arg1: tensor<4xf32> {pcp.init = "ones", pcp.name = "var", pcp.role = "model_state"}
 // CHECK: func.func @grad({{.*}}%arg5: tensor<2xui32> {pcp.name = "rng", pcp.role = "key"}, {{.*}}) -> (tensor<f32> {pcp.name = "loss", pcp.role = "loss"}, tensor<f32> {pcp.name = "size", pcp.role = "metric"}, tensor<4xf32> {pcp.name = "var", pcp.role = "model_state"}, tensor<i64> {pcp.name = "count", pcp.role = "model_state"}, tensor<4xf32> {pcp.name = "table", pcp.role = "model_state"}, tensor<4xf32> {pcp.name = "w", pcp.role = "grad"})
-// CHECK: func.func @init{{.*}} -> (tensor<4xf32> {pcp.name = "w", pcp.role = "param"}, tensor<4xf32> {pcp.name = "var", pcp.role = "model_state"}, tensor<i64> {pcp.name = "count", pcp.role = "model_state"}, tensor<i32> {pcp.name = "step", pcp.role = "state"})
+// CHECK: func.func @init{{.*}} -> (tensor<4xf32> {pcp.init = "ones", pcp.name = "w", pcp.role = "param"}, tensor<4xf32> {pcp.init = "ones", pcp.name = "var", pcp.role = "model_state"}, tensor<i64> {pcp.init = "zeros", pcp.name = "count", pcp.role = "model_state"}, tensor<i32> {pcp.init = "zeros", pcp.name = "step", pcp.role = "state"})
 // CHECK: func.func @eval({{.*}}pcp.role = "frozen"{{.*}}) -> (tensor<f32> {pcp.name = "loss", pcp.role = "loss"}, tensor<f32> {pcp.name = "size", pcp.role = "metric"})
 // CHECK: func.func @outer_step
 // CHECK: func.func @state_sync(%arg0: tensor<i64> {pcp.name = "count", pcp.role = "anchor"}, %arg1: tensor<4xf32> {pcp.name = "var", pcp.role = "model_state"}, %arg2: tensor<i64> {pcp.name = "count", pcp.role = "model_state"}, %arg3: tensor<4xf32> {pcp.name = "table", pcp.role = "model_state"}, %arg4: tensor<f32> {pcp.name = "tokens", pcp.role = "tokens"})

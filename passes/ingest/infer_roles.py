@@ -27,10 +27,10 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.dialect.roles import AVERAGE, AVERAGES, GIVEN, INIT, NAME, ROLE, ROLES, is_key
 from pcp.errors import ConfigError, PassError, nearest
+from pcp.initializer import DEFAULT_STD, parse
 from pcp.passes.core import functions
 from pcp.passes.core.base import Pass
 from pcp.passes.ingest import program_results
-from pcp.passes.training import initialize
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ def _init(
     if state and text == GIVEN:
         return text
     try:
-        initialize.parse(text)
+        parse(text)
     except ConfigError as error:
         raise PassError(f"{_argument(main, i)}: {error}") from error
     return text
@@ -284,10 +284,10 @@ def _is_state(attributes: dict[str, ir.Attribute]) -> bool:
 def guess_init(module: ir.Module, argument: ir.Value) -> str:
     """How a parameter starts when nobody says: by its rank and its use."""
     if len(hlo.shape_of(argument)) >= 2:
-        return f"normal({initialize.DEFAULT_STD})"
+        return f"normal({DEFAULT_STD})"
     users = set(_real_users(module, argument))
     if users & CONTRACTIONS:
-        return f"normal({initialize.DEFAULT_STD})"
+        return f"normal({DEFAULT_STD})"
     return "ones" if users & FACTORS else "zeros"
 
 

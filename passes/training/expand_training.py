@@ -14,12 +14,19 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.roles import MODEL_STATE
 from pcp.errors import ConfigError, PassError
+from pcp.initializer import Init
 from pcp.passes.core import fresh, functions
 from pcp.passes.core import spec as specs
 from pcp.passes.core.base import Pass
 from pcp.passes.core.functions import Port
 from pcp.passes.core.spec import Spec
-from pcp.passes.training import initialize, model_state, trainable, written
+from pcp.passes.training import (
+    first_values,
+    initialize,
+    model_state,
+    trainable,
+    written,
+)
 from pcp.passes.training.optimizers import groups
 from pcp.passes.training.optimizers.groups import Groups
 from pcp.passes.training.outer import spec as outer_specs
@@ -199,14 +206,16 @@ def add_init(module: ir.Module, training: Trainable, update: Update) -> None:
         named = [port for port, _ in drawn]
         return [*zip([*named, *ports], values, strict=True)]
 
-    functions.define(module, "init", [seed], build)
+    function = functions.define(module, "init", [seed], build)
+    fills = [first_values.filled(number) for number in [*update.begins, 0]]
+    first_values.say(function, [*(init for _, init in drawn), *fills])
 
 
 def _drawers(
-    module: ir.Module, drawn: Sequence[tuple[Port, initialize.Init]]
+    module: ir.Module, drawn: Sequence[tuple[Port, Init]]
 ) -> Callable[..., Value]:
     """How tensor i is drawn: one private function a shape and distribution."""
-    made: dict[tuple[initialize.Init, str], str] = {}
+    made: dict[tuple[Init, str], str] = {}
 
     def draw(i: int, key: initialize.Key, seed: Value) -> Value:
         type_, init = drawn[i][0].type, drawn[i][1]

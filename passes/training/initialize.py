@@ -1,77 +1,25 @@
 """First values of parameters, as IR: a function of the seed and nothing else.
 
-`normal(0.02)`, `normal(mean,std)`, `uniform(low,high)`, `ones`, `zeros` and
-`constant(value)`. Random numbers are Threefry-2x32 with 20 rounds (Salmon et al.,
-"Parallel random numbers: as easy as 1, 2, 3"), counted by (position of the element,
-number of the parameter) and keyed by the seed: elementwise, in integers, so the bits
-are equal on every target. Normals are Box-Muller on 24-bit uniforms; `log` and `cos`
-may differ in the last place between targets.
+Random numbers are Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random
+numbers: as easy as 1, 2, 3"), counted by (position of the element, number of the
+parameter) and keyed by the seed: elementwise, in integers. Normals are Box-Muller on
+24-bit uniforms, with the `log` and `cos` of whoever runs it. A bundle has the same as
+data (`pcp-first-values`), which `pcp.runtime.program.drawing` computes with the one
+`log` and `cos` that are rounded correctly, so that the bits are equal everywhere.
 """
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.threefry import positions, threefry
-from pcp.errors import ConfigError, nearest
+from pcp.initializer import Init
 from pcp.passes.core import functions
 from pcp.passes.core.functions import Port
 
 Value = ir.Value
-
-DEFAULT_STD = 0.02
-
-
-@dataclass(frozen=True)
-class Init:
-    """A parsed initializer: its kind and its numbers."""
-
-    kind: str
-    numbers: tuple[float, ...] = ()
-
-    @property
-    def random(self) -> bool:
-        """Whether it draws numbers at all."""
-        return self.kind in _DRAWS
-
-    @property
-    def fill(self) -> float:
-        """The value at every position, of one that draws nothing."""
-        return _FILLS[self.kind](*self.numbers)
-
-
-# How many numbers each kind takes.
-COUNTS = {"normal": (1, 2), "uniform": (2,), "constant": (1,), "ones": (), "zeros": ()}
-
-
-def parse(text: str) -> Init:
-    """Read `normal(0.02)` and the like; `ConfigError` says what is wrong."""
-    match = re.fullmatch(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*", text)
-    kind = match.group(1) if match else text
-    if match is None or kind not in COUNTS:
-        known = "normal(std), normal(mean,std), uniform(low,high), constant(c), "
-        raise ConfigError(
-            f"no initializer {text!r} (known: {known}ones, zeros)."
-            + nearest(kind, COUNTS)
-        )
-    numbers = _numbers(match.group(2) or "", text)
-    if len(numbers) not in (COUNTS[kind] or (0,)):
-        raise ConfigError(f"initializer {text!r} has {len(numbers)} numbers")
-    return Init(kind, numbers)
-
-
-def _numbers(text: str, whole: str) -> tuple[float, ...]:
-    try:
-        numbers = tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError as error:
-        raise ConfigError(f"initializer {whole!r}: {error}") from error
-    if not all(map(math.isfinite, numbers)):
-        raise ConfigError(f"initializer {whole!r} has a number that is not finite")
-    return numbers
-
 
 # --- building ---
 
@@ -101,13 +49,6 @@ def build(init: Init, type_: ir.Type, key: Key, stream: Value) -> Value:
     return hlo.convert(drawn, hlo.element_type(type_))
 
 
-_FILLS: dict[str, Callable[..., float]] = {
-    "ones": lambda: 1.0,
-    "zeros": lambda: 0.0,
-    "constant": lambda value: value,
-}
-
-
 def define(module: ir.Module, name: str, type_: ir.Type, draw: Draw) -> None:
     """A private function that draws a tensor: of a key's words and a stream."""
     word = hlo.tensor((), ir.IntegerType.get_signless(32))
@@ -121,16 +62,14 @@ def define(module: ir.Module, name: str, type_: ir.Type, draw: Draw) -> None:
 
 def _normal(words: tuple[Value, Value], init: Init) -> Value:
     """mean + std · √(-2 ln u) cos(2π v), u in (0, 1], v in [0, 1)."""
-    mean, std = init.numbers if len(init.numbers) == 2 else (0.0, *init.numbers)
     u, v = unit(words[0], half_open_above=True), unit(words[1])
     radius = hlo.sqrt(_times(hlo.log(u), -2.0))
-    return _affine(hlo.multiply(radius, hlo.cosine(_times(v, math.tau))), std, mean)
+    return _affine(hlo.multiply(radius, hlo.cosine(_times(v, math.tau))), init)
 
 
 def _uniform(words: tuple[Value, Value], init: Init) -> Value:
     """low + (high - low) · v, v in [0, 1)."""
-    low, high = init.numbers
-    return _affine(unit(words[0]), high - low, low)
+    return _affine(unit(words[0]), init)
 
 
 _DRAWS = {"normal": _normal, "uniform": _uniform}
@@ -159,6 +98,7 @@ def _times(x: Value, factor: float) -> Value:
     return hlo.multiply(x, hlo.constant_like(x, factor))
 
 
-def _affine(x: Value, factor: float, term: float) -> Value:
+def _affine(x: Value, init: Init) -> Value:
+    factor, term = init.affine
     scaled = _times(x, factor)
     return hlo.add(scaled, hlo.constant_like(x, term)) if term else scaled

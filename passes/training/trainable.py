@@ -12,11 +12,12 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.dialect.roles import AVERAGE, GIVEN, MODEL_STATE, ROLE, ROLES
 from pcp.errors import ConfigError, PassError
+from pcp.initializer import Init, parse
 from pcp.passes.core import functions
 from pcp.passes.core.functions import Port
 from pcp.passes.core.narrow_floats import is_narrow
 from pcp.passes.core.rewriting import before
-from pcp.passes.training import initialize, loss_scale, master_weights, precision
+from pcp.passes.training import loss_scale, master_weights, precision
 from pcp.passes.training.loss_scale import LossScale
 from pcp.passes.training.optimizers import numbers
 from pcp.passes.training.policy import DEFAULT, Policy
@@ -31,7 +32,7 @@ class ModelState:
     """
 
     port: Port
-    init: initialize.Init | None
+    init: Init | None
     average: str
 
 
@@ -43,7 +44,7 @@ class Trainable:
     """
 
     params: list[Port]
-    inits: list[initialize.Init]
+    inits: list[Init]
     inputs: list[Port]
     results: list[Port]
     state: list[ModelState] = field(default_factory=list)
@@ -236,7 +237,7 @@ def _average(main: ir.Operation, port: Port, said: dict[str, ir.Attribute]) -> s
 
 def _first_value(
     main: ir.Operation, i: int, said: dict[str, ir.Attribute]
-) -> initialize.Init | None:
+) -> Init | None:
     if functions.string(said, functions.INIT) == GIVEN:
         return None
     return _init(main, i, said)
@@ -251,7 +252,7 @@ def is_scalar_float(type_: ir.Type) -> bool:
     )
 
 
-def _inits(main: ir.Operation) -> list[initialize.Init]:
+def _inits(main: ir.Operation) -> list[Init]:
     return [
         _init(main, i, said)
         for i, said in enumerate(functions.argument_attributes(main))
@@ -259,7 +260,7 @@ def _inits(main: ir.Operation) -> list[initialize.Init]:
     ]
 
 
-def _init(main: ir.Operation, i: int, said: dict[str, ir.Attribute]) -> initialize.Init:
+def _init(main: ir.Operation, i: int, said: dict[str, ir.Attribute]) -> Init:
     """How an argument starts."""
     where = location_string(functions.entry(main).arguments[i].location)
     text = functions.string(said, functions.INIT)
@@ -268,7 +269,7 @@ def _init(main: ir.Operation, i: int, said: dict[str, ir.Attribute]) -> initiali
             f"{where}: argument {i} has no pcp.init; run pcp-infer-roles first"
         )
     try:
-        return initialize.parse(text)
+        return parse(text)
     except ConfigError as error:
         raise PassError(f"{where}: argument {i}: {error}") from error
 

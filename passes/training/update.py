@@ -52,8 +52,8 @@ class Update(Protocol):
         ...
 
     @property
-    def of_parameters(self) -> bool:
-        """Whether what it keeps begins as something that the parameters say."""
+    def begins(self) -> list[float | None]:
+        """The number that each begins with everywhere; None: the parameters say it."""
         ...
 
     def first(self, params: Sequence[Value], source: Source) -> list[Value]:
@@ -106,9 +106,9 @@ class RuleUpdate:
         return apply.ports(self.trained)
 
     @property
-    def of_parameters(self) -> bool:
+    def begins(self) -> list[float | None]:
         """All zeros."""
-        return False
+        return [0.0] * len(self.ports)
 
     def first(self, params: Sequence[Value], source: Source) -> list[Value]:
         """Zeros."""
@@ -151,9 +151,9 @@ class ImportedUpdate:
         return [*self.kept]
 
     @property
-    def of_parameters(self) -> bool:
-        """Where a tensor is no constant; of schedule-free, the parameters."""
-        return None in self.constants
+    def begins(self) -> list[float | None]:
+        """As traced: of schedule-free, some are the parameters."""
+        return [*self.constants]
 
     def first(self, params: Sequence[Value], source: Source) -> list[Value]:
         """As its own `init` makes them of the parameters."""
@@ -198,9 +198,9 @@ class AveragedUpdate:
         return [*self.inner.ports, *self.averages]
 
     @property
-    def of_parameters(self) -> bool:
-        """Averages begin as the parameters."""
-        return True
+    def begins(self) -> list[float | None]:
+        """The inner one's, and averages, which begin as the parameters."""
+        return [*self.inner.begins, *(None for _ in self.params)]
 
     def first(self, params: Sequence[Value], source: Source) -> list[Value]:
         """The inner one's, and copies of the parameters."""
@@ -241,9 +241,10 @@ class ScaledUpdate:
         return [*self.inner.ports, *self.scale.ports]
 
     @property
-    def of_parameters(self) -> bool:
-        """As of the inner one: the first scale is a number."""
-        return self.inner.of_parameters
+    def begins(self) -> list[float | None]:
+        """The inner one's, and the first scale."""
+        start = self.scale.first
+        return [*self.inner.begins, *(start.get(p.name, 0) for p in self.scale.ports)]
 
     def first(self, params: Sequence[Value], source: Source) -> list[Value]:
         """The inner one's, and the first scale."""
@@ -284,7 +285,7 @@ def add_inner_init(module: ir.Module, training: Trainable, update: Update) -> No
 
     As @init makes it of those that it draws.
     """
-    if not update.of_parameters:
+    if None not in update.begins:
         return
     ports = [*update.ports, step_port()]
 

@@ -35,6 +35,7 @@ from pcp.runtime.program.devices import (
     mlir_name,
     open_device,
 )
+from pcp.runtime.program.drawn_function import DrawnFunction
 from pcp.runtime.program.host_collectives import Groups
 from pcp.runtime.program.host_functions import Bindings
 
@@ -106,9 +107,11 @@ class Program:
             raise BundleError(
                 f"module {module!r} does not load on {device.uri}: {first_line(error)}"
             ) from error
-        self._functions = {
-            name: BoundFunction(self, name, _lookup(code, name))
-            for name in self.manifest.functions
+        self._functions: dict[str, BoundFunction | DrawnFunction] = {
+            name: DrawnFunction(self, name, signature)
+            if signature.first
+            else BoundFunction(self, name, _lookup(code, name))
+            for name, signature in self.manifest.functions.items()
         }
         close_at_exit(self)
 
@@ -178,7 +181,7 @@ class Program:
         """The names of the functions."""
         return tuple(self._functions)
 
-    def __getitem__(self, name: str) -> BoundFunction:
+    def __getitem__(self, name: str) -> BoundFunction | DrawnFunction:
         if self._context is None:
             raise UsageError("the program is closed")
         if name == f"{self.manifest.entry}_grad" and name not in self._functions:

@@ -20,10 +20,7 @@ LONG = {
     "tests/tools/commands/test_training_commands.py",
     "tests/training/coordinator/test_values.py",
     "tests/training/test_runs.py",
-    "training/config/experiment.py",
-    "training/coordinator/rounds.py",
     "training/shepherd/shepherd.py",
-    "training/wire/messages.py",
 }
 
 

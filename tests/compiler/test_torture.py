@@ -52,7 +52,7 @@ def _judged(path: Path, *options: object) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("size", [15, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [8, pytest.param(60, marks=pytest.mark.slow)])
 def test_a_sample(tmp_path: Path, size: int) -> None:
     """Of sixty it is slow: both targets compile each for half a second."""
     lines = _judged(tmp_path / "kept.jsonl", "--sample", size)
@@ -70,6 +70,7 @@ def test_a_run_goes_on(tmp_path: Path) -> None:
     assert again == "neg_float32_3"
 
 
+@pytest.mark.slow  # test_borders.py starts loops from a constant key
 def test_a_loop_that_starts_from_constants_alone(tmp_path: Path) -> None:
     """IREE hoisted what it starts from, and the call ended."""
     name = "lax random_uniform_shape_float16_$"

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.serving.closed_form import ClosedForm
+from helpers.serving.small_llama import save
 
 from pcp.serving.drafting import Drafted, DraftModel, Drafts, PromptLookup
 from pcp.serving.interface import Chunk, Sampled, Sampling, Step, Tick
@@ -24,6 +25,7 @@ from helpers.models.decoders import (  # noqa: E402  they import both
 )
 
 from pcp.serving.engine import load  # noqa: E402
+from pcp.tools.serving.decoder_bundle import compile_folder  # noqa: E402
 
 PHASES = ("prefill:2,32,2x32", "decode:1,2,1x4,2x4")
 SEEDED = Sampling(temperature=1.0, top_k=40, seed=99)
@@ -148,6 +150,29 @@ def test_transformers_says_the_same(folder: Path) -> None:
         drafter=PromptLookup(),
     )
     assert run(engine, Request(0, prompt, 60, 0)) == [generated(model, prompt, 60)]
+    engine.close()
+
+
+@pytest.mark.slow  # two thousand passes of a model
+def test_a_thousand_positions(tmp_path: Path) -> None:
+    """Greedy and seeded, side by side, with drafts of which four in five are right."""
+    save(tmp_path, 1100)
+    bundle = compile_folder(tmp_path, PHASES, 1088)
+
+    def asked() -> list[Request]:
+        return [
+            Request(n, [5, 6, 7 + n], 1000, n, each, chunk=32)
+            for n, each in enumerate((Sampling(), SEEDED))
+        ]
+
+    engine = load(bundle, tmp_path, slots=2, device="local-sync")
+    plain = run(engine, *asked())
+    engine.close()
+    answers = [[*r.tokens, *m] for r, m in zip(asked(), plain, strict=True)]
+    oracle = Oracle(answers, 0.8)
+    engine = load(bundle, tmp_path, slots=2, device="local-sync", drafter=oracle)
+    assert run(engine, *asked()) == plain
+    assert engine.describe()["drafts"]["right"] > 1000
     engine.close()
 
 

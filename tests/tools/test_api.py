@@ -87,6 +87,9 @@ def test_paths_may_be_text(
     assert not Path("off").exists()  # no folder: the word that the commands know
     pcp.compile(module, "cpu", mode="forward", cache=str(folder))
     assert [*folder.iterdir()]
+    monkeypatch.setenv("PCP_CACHE", str(tmp_path / "commands"))
+    pcp.compile(module, "cpu", mode="forward")
+    assert [*(tmp_path / "commands").iterdir()]
     with pytest.raises(ConfigError, match=r"^cache=7 is no path"):
         pcp.compile(module, "cpu", mode="forward", cache=7)
 

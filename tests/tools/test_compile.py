@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from helpers.models.stablehlo_small import FORWARD, TRAIN
@@ -231,13 +232,15 @@ def test_output_names() -> None:
     assert output_name("b.mlir", ["cpu"], "vmfb") == "b.cpu.vmfb"
 
 
-def test_cache_folder() -> None:
+def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_folder("off", {}) is None
     assert cache_folder("x", {"PCP_CACHE": "off"}) == Path("x")
     assert cache_folder(None, {"PCP_CACHE": "off"}) is None
     assert cache_folder(None, {"PCP_CACHE": "y"}) == Path("y")
     assert cache_folder(None, {"XDG_CACHE_HOME": "z"}) == Path("z/pcp/modules")
     assert cache_folder(None, {}) == Path.home() / ".cache/pcp/modules"
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError))
+    assert cache_folder(None, {}) is None
 
 
 def test_a_terminated_command_leaves_no_compiler(folder: Path) -> None:

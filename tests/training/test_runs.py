@@ -37,6 +37,7 @@ from pcp.training.storage.snapshots import shared_of
 from pcp.training.trainer.bundle_trainer import loss_value
 from pcp.training.wire import messages
 from pcp.training.wire.channel import connect
+from pcp.training.wire.message import VERSION, encode
 
 
 def _by_hand(exp, workers, rounds):
@@ -243,7 +244,7 @@ def test_two_members_of_which_one_is_wrong_commit_nothing(tmp_path):
 
 def _hello(**changes) -> messages.Hello:
     base = {
-        "version": messages.VERSION,
+        "version": VERSION,
         "worker": "x",
         "target": "cpu",
         "backend": "cpu",
@@ -273,7 +274,7 @@ def test_garbage_hurts_only_itself(tmp_path):
         for content in GARBAGE:
             with socket.create_connection(("127.0.0.1", port), 5) as sock:
                 sock.sendall(content)
-    raw = messages.encode(_hello())
+    raw = encode(_hello())
     for content in (raw[:-1], b"{}", b"[" * 100000, b'{"kind": "nonsense"}'):
         channel = connect("127.0.0.1", shepherd.port, 5)
         channel._send(1, 0, content, 5)
@@ -294,7 +295,7 @@ def test_another_version_is_refused_with_a_reason(tmp_path):
     channel.send(_hello(version=99))
     answer = channel.receive(5)
     assert isinstance(answer, messages.Refused)
-    expected = f"protocol version {messages.VERSION}, the worker 99"
+    expected = f"protocol version {VERSION}, the worker 99"
     assert expected in answer.reason
     channel.close()
     crew = [start_worker(shepherd.port, f"w{i}") for i in range(2)]

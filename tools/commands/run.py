@@ -335,8 +335,8 @@ def _parts(
     )
     layouts = dict(zip(given, (spec.layout for spec in whole.inputs), strict=True))
     return [
-        np.ascontiguousarray(
-            given[key][layouts[key].slices(given[key].shape, mesh, place)]
+        np.array(  # a scalar too: `ascontiguousarray` would make a row of it
+            given[key][layouts[key].slices(given[key].shape, mesh, place)], order="C"
         )
         for key in tensor_files.keys(own, results=False)
     ]

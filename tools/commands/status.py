@@ -17,7 +17,13 @@ from pcp.training.storage import ledger
 from pcp.training.storage.control_file import CONTROL_FILE, read_control
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import OPEN, connect
-from pcp.training.wire.messages import Heartbeat, Status, StatusQuery
+from pcp.training.wire.messages import (
+    Heartbeat,
+)
+from pcp.training.wire.operator_messages import (
+    Status,
+    StatusQuery,
+)
 
 PROG = "pcp status"
 LATEST = "runs/latest"

@@ -84,7 +84,7 @@ def sockets(own: Any) -> Iterator[str]:
     """Chapter 3."""
     here, there = socket.socketpair()
     with here, there:
-        here.settimeout(5)
+        here.settimeout(2)
         payload = bytes(range(256)) * 4000  # more than one recv gives
         sender = threading.Thread(target=_sent, args=(there, payload + b"more"))
         sender.start()
@@ -98,7 +98,7 @@ def sockets(own: Any) -> Iterator[str]:
     yield "receive_exactly"
     here, there = socket.socketpair()
     with here, there:
-        here.settimeout(5)
+        here.settimeout(2)
         own.send_frame(there, b"hello")
         own.send_frame(there, b"")
         same(here.recv(4, socket.MSG_PEEK), b"\0\0\0\5", "the header of b'hello'")

@@ -13,7 +13,7 @@ from pcp.tools.support.cache_folder import cache_folder
 
 Log = Callable[[str], None]
 AXIS = "tp"
-LOOKUP = "lookup"
+LOOKUP, DRAFT_WEIGHTS = "lookup", "int8"
 WEIGHTS = ("f32", "bf16", "f16", "int8", "int4")
 
 
@@ -99,7 +99,8 @@ def _drafter(flags: Namespace, bundle: Bundle, log: Log) -> Drafter | None:
     log(f"compiling the model that drafts, of {folder}")
     context = shapes.context
     wanted = phases(flags.slots, context, drafts=True)
-    how = {"cache": cache_folder(flags.cache), "weights": flags.weights}
+    # Whatever it drafts, the answers are right: its numbers may be rough.
+    how = {"cache": cache_folder(flags.cache), "weights": DRAFT_WEIGHTS}
     own = compile_folder(folder, wanted, context, targets=["cpu:host"], **how)
     place = {"slots": flags.slots, "device": flags.device}
     return draft_model(own, folder, vocabulary=shapes.vocabulary, **place)

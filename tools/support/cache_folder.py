@@ -11,11 +11,17 @@ OFF = "off"
 def cache_folder(
     asked: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> Path | None:
-    """The folder asked for, else `$PCP_CACHE`, else the user's; `off` is None."""
+    """The folder asked for, else `$PCP_CACHE`, else the user's.
+
+    `off` is None, and so is the user's where there is no home.
+    """
     said = asked or environment.get(VARIABLE)
     if said == OFF:
         return None
     if said:
         return Path(said)
     base = environment.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "pcp" / "modules"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "pcp" / "modules"
+    except RuntimeError:  # a user whom the system does not know
+        return None

@@ -33,7 +33,11 @@ from pcp.training.coordinator.rounds import Rounds, share
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool, Range, size
-from pcp.training.wire.messages import GroupFailed, LeaseGrant, Push
+from pcp.training.wire.messages import (
+    GroupFailed,
+    LeaseGrant,
+    Push,
+)
 
 _FETCHES = 2
 

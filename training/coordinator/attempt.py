@@ -13,7 +13,10 @@ from typing import Any, Self
 from pcp.errors import StateMismatch
 from pcp.training.coordinator.straggler_detection import StragglerDetection
 from pcp.training.data.lease_pool import Range, size
-from pcp.training.wire.messages import Prepared, RoundStart
+from pcp.training.wire.messages import (
+    Prepared,
+    RoundStart,
+)
 
 
 @dataclass

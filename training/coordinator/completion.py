@@ -8,7 +8,9 @@ from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.events import OnDisk
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
-from pcp.training.wire.messages import Shutdown
+from pcp.training.wire.messages import (
+    Shutdown,
+)
 
 # How long the end of a run waits for shares of the last validation.
 _DONE_SECONDS = 30.0

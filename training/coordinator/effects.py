@@ -12,7 +12,9 @@ from typing import Any
 
 from pcp.training.coordinator.events import Event, Peer
 from pcp.training.storage.round_record import Round
-from pcp.training.wire.messages import Message
+from pcp.training.wire.message import (
+    Message,
+)
 
 
 @dataclass(frozen=True, slots=True)

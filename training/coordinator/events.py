@@ -10,7 +10,12 @@ from typing import Protocol
 
 from pcp.manifest import Manifest
 from pcp.training.storage.ledger_history import History
-from pcp.training.wire.messages import Message, Order
+from pcp.training.wire.message import (
+    Message,
+)
+from pcp.training.wire.operator_messages import (
+    Order,
+)
 
 
 class Peer(Protocol):

@@ -12,12 +12,14 @@ from typing import Any
 from pcp.training.coordinator.island_formation import Rank
 from pcp.training.storage.island_parts import Digests, joined_digest
 from pcp.training.storage.ledger_state import Progress
+from pcp.training.wire.message import (
+    Message,
+)
 from pcp.training.wire.messages import (
     Computed,
     Heartbeat,
     Hello,
     Lacking,
-    Message,
     Prepared,
     Ready,
     RoundStart,

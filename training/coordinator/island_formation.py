@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from pcp.training.coordinator.events import Peer
-from pcp.training.wire.messages import Hello
+from pcp.training.wire.messages import (
+    Hello,
+)
 
 
 @dataclass(eq=False)

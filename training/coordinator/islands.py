@@ -37,23 +37,27 @@ from pcp.training.coordinator.island_formation import Rank, form
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.storage.island_parts import joined_digest
 from pcp.training.trainer.bundle_checks import plan_of
-from pcp.training.wire.messages import (
+from pcp.training.wire.message import (
     VERSION,
+    Message,
+)
+from pcp.training.wire.messages import (
     Commit,
     Computed,
     Failed,
     GroupFailed,
     Heartbeat,
     Hello,
-    Message,
     Prepared,
     Ready,
     Restore,
     RoundStart,
     Shutdown,
-    Status,
     Validated,
     Welcome,
+)
+from pcp.training.wire.operator_messages import (
+    Status,
 )
 
 

@@ -22,7 +22,13 @@ from pcp.training.coordinator.roster import Member
 from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
-from pcp.training.wire.messages import Order, Shutdown, Taken
+from pcp.training.wire.messages import (
+    Shutdown,
+)
+from pcp.training.wire.operator_messages import (
+    Order,
+    Taken,
+)
 
 
 class OperatorControl:

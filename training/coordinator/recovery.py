@@ -28,7 +28,12 @@ from pcp.training.coordinator.roster import (
 from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.storage.ledger_state import CHECKPOINT, SEED, WEIGHTS
-from pcp.training.wire.messages import Hello, Lacking, Ready, Restore
+from pcp.training.wire.messages import (
+    Hello,
+    Lacking,
+    Ready,
+    Restore,
+)
 
 _OURS = (CHECKPOINT, WEIGHTS)
 """Sources in the ledger that this process's own endpoint serves."""

@@ -6,7 +6,9 @@ from typing import Any
 
 from pcp.training.coordinator.events import Peer
 from pcp.training.coordinator.guards.progress_guard import Pace
-from pcp.training.wire.messages import Hello
+from pcp.training.wire.messages import (
+    Hello,
+)
 
 # States of a member, in their order.
 COMPILING = "compiling"

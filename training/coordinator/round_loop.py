@@ -19,13 +19,15 @@ from pcp.training.coordinator.roster import CORRECTED, Member
 from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
+from pcp.training.wire.message import (
+    Message,
+)
 from pcp.training.wire.messages import (
     Computed,
     Failed,
     GroupFailed,
     Heartbeat,
     Lacking,
-    Message,
     Prepared,
     Push,
     Ready,

@@ -22,7 +22,9 @@ from pcp.training.coordinator.events import Saved
 from pcp.training.coordinator.roster import Member, Roster
 from pcp.training.storage import nonfinite
 from pcp.training.storage.ledger_state import LedgerReplay, Progress
-from pcp.training.wire.messages import Message
+from pcp.training.wire.message import (
+    Message,
+)
 
 
 class RunState:

@@ -27,7 +27,9 @@ from pcp.training.coordinator.roster import Member
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.data.lease_pool import Range
 from pcp.training.trainer.bundle_checks import plan_of
-from pcp.training.wire.messages import Computed
+from pcp.training.wire.messages import (
+    Computed,
+)
 
 
 def check(experiment: Experiment, manifest: Manifest) -> None:

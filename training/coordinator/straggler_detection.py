@@ -12,7 +12,9 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pcp.training.wire.messages import InnerExchangeReport
+from pcp.training.wire.messages import (
+    InnerExchangeReport,
+)
 
 
 @dataclass(frozen=True)

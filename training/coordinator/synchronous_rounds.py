@@ -18,7 +18,11 @@ from pcp.training.coordinator.stale_results import StaleResults
 from pcp.training.coordinator.straggler_policy import slow_members
 from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool, Range
-from pcp.training.wire.messages import Computed, Heartbeat, Prepared
+from pcp.training.wire.messages import (
+    Computed,
+    Heartbeat,
+    Prepared,
+)
 
 
 class SynchronousRounds(Rounds):

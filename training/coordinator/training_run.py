@@ -94,15 +94,19 @@ from pcp.training.data.dataset import tokens_of_sample
 from pcp.training.data.lease_pool import LeasePool, quantum
 from pcp.training.storage import frozen_settings
 from pcp.training.trainer.bundle_checks import data_inputs, plan_of
-from pcp.training.wire.messages import (
+from pcp.training.wire.message import (
     VERSION,
+)
+from pcp.training.wire.messages import (
     Failed,
     Heartbeat,
     Hello,
     Ready,
+    Welcome,
+)
+from pcp.training.wire.operator_messages import (
     Status,
     StatusQuery,
-    Welcome,
 )
 
 _SHORTEST = 0.25

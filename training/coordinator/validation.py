@@ -12,7 +12,9 @@ import math
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.effects import ReportValidation
 from pcp.training.coordinator.run_state import RunState
-from pcp.training.wire.messages import Validated
+from pcp.training.wire.messages import (
+    Validated,
+)
 
 
 class Validation:

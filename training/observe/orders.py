@@ -17,7 +17,14 @@ from pcp.errors import ConfigError, PcpError, ProtocolError
 from pcp.runtime.transport.credentials import Protection
 from pcp.training.storage.control_file import read_control
 from pcp.training.wire.channel import OPEN, connect
-from pcp.training.wire.messages import Heartbeat, Order, Refused, Taken
+from pcp.training.wire.messages import (
+    Heartbeat,
+    Refused,
+)
+from pcp.training.wire.operator_messages import (
+    Order,
+    Taken,
+)
 
 MOST_BYTES = 4096
 """Of an order that comes by a page."""

@@ -25,7 +25,10 @@ from pcp.training.storage.island_parts import IslandParts
 from pcp.training.storage.state_names import as_masters, as_taken, like, unlike
 from pcp.training.trainer.bundle_checks import check_bundle, data_inputs, model_shapes
 from pcp.training.trainer.step_loop import MODEL_STATE, brought
-from pcp.training.wire.messages import DataInput, Expects
+from pcp.training.wire.messages import (
+    DataInput,
+    Expects,
+)
 
 CompileFor = Callable[[str], bytes]
 _OWN = "cpu"
@@ -119,8 +122,8 @@ class Artifacts:
     def program_or_blame(self, target: str) -> Program:
         """As `program`; where that fails before any other was made, finds out why.
 
-        Who asks for a target that is none must not end the run: it ends only if there
-        is no bundle for this machine's own processor either, which is `sound`.
+        A worker that asks for an unknown target must not end the run: it ends only if
+        there is no bundle for this machine's own processor either, which is `sound`.
         """
         try:
             return self.program(target)

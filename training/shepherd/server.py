@@ -30,14 +30,18 @@ from pcp.runtime.transport.listener import EXHAUSTED_SECONDS
 from pcp.runtime.transport.peer_identity import MEMBERS, ROLES, PeerIdentity
 from pcp.training.coordinator.events import Lost, Received
 from pcp.training.wire.channel import OPEN, Channel, NotAdmitted
+from pcp.training.wire.message import (
+    Message,
+)
 from pcp.training.wire.messages import (
     Heartbeat,
     Hello,
-    Message,
-    Order,
     Refused,
-    StatusQuery,
     Welcome,
+)
+from pcp.training.wire.operator_messages import (
+    Order,
+    StatusQuery,
 )
 
 HANDSHAKE_SECONDS = 10.0

@@ -60,7 +60,17 @@ from pcp.training.storage.ledger import Ledger
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import OPEN
-from pcp.training.wire.messages import VERSION, Expects, Heartbeat, Hello, Order
+from pcp.training.wire.message import (
+    VERSION,
+)
+from pcp.training.wire.messages import (
+    Expects,
+    Heartbeat,
+    Hello,
+)
+from pcp.training.wire.operator_messages import (
+    Order,
+)
 
 _MOMENT = 0.05
 """Seconds between two looks at the clock."""

@@ -32,7 +32,12 @@ from typing import Any
 
 from pcp.errors import StateMismatch
 from pcp.runtime import Endpoint
-from pcp.training.config.experiment import Experiment, parse
+from pcp.training.config.experiment import (
+    Experiment,
+)
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.stale_results import discount
 from pcp.training.data.corpus import Corpus
@@ -45,7 +50,9 @@ from pcp.training.storage.checkpoint_resharding import rejoining, reshard
 from pcp.training.storage.ledger_state import CHECKPOINT, SEED, WEIGHTS
 from pcp.training.storage.snapshots import snapshot_of
 from pcp.training.trainer.interface import Trainer
-from pcp.training.wire.messages import RoundStart
+from pcp.training.wire.messages import (
+    RoundStart,
+)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,11 @@ from pcp.training.storage.island_parts import joined_digest
 from pcp.training.storage.safetensors_io import Arrays, digest
 from pcp.training.storage.state_names import shared_part
 from pcp.training.trainer.interface import Trainer
-from pcp.training.wire.messages import Commit, Prepared, RoundStart
+from pcp.training.wire.messages import (
+    Commit,
+    Prepared,
+    RoundStart,
+)
 
 Snapshots = Sequence[Arrays]
 """Of the ranks, by coordinate."""

@@ -8,10 +8,12 @@ from pcp.runtime import Endpoint
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.lease_pool import Range
 from pcp.training.trainer.interface import Trainer
+from pcp.training.wire.message import (
+    Message,
+)
 from pcp.training.wire.messages import (
     GroupFailed,
     LeaseGrant,
-    Message,
     Prepared,
     RoundStart,
 )

@@ -56,12 +56,14 @@ from pcp.training.simulate.network_model import World
 from pcp.training.storage.ledger_state import LedgerReplay
 from pcp.training.storage.round_record import Round
 from pcp.training.trainer.bundle_checks import data_inputs
-from pcp.training.wire.messages import (
+from pcp.training.wire.message import (
     VERSION,
+    Message,
+)
+from pcp.training.wire.messages import (
     Commit,
     Computed,
     Hello,
-    Message,
     Prepared,
     Ready,
     Restore,

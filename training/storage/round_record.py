@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from pcp.training.wire.messages import Prepared
+from pcp.training.wire.messages import (
+    Prepared,
+)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,13 @@ class Functions:
         self.signatures: Mapping[str, Function] = program.manifest.functions
         self._keys: dict[str, tuple[list[Key], list[Key]]] = {}
 
-    def __call__(self, name: str, values: Values) -> dict[Key, Any]:
-        """Call a function with those of `values` that it takes; its results."""
+    def __call__(
+        self, name: str, values: Values, *, on_host: bool = False
+    ) -> dict[Key, Any]:
+        """Call a function with those of `values` that it takes; its results.
+
+        They stay on the device, or come as numpy arrays.
+        """
         takes, gives = self._border(name)
         if lacking := [key for key in takes if key not in values]:
             role, tensor = lacking[0]
@@ -35,7 +40,7 @@ class Functions:
                 "loop does not have"
             )
         arguments = [values[key] for key in takes]
-        results = self.program[name](*arguments, device_arrays=True)
+        results = self.program[name](*arguments, device_arrays=not on_host)
         rows = results if isinstance(results, tuple) else (results,)
         return dict(zip(gives, rows, strict=True))
 

@@ -209,13 +209,14 @@ class Steps:
         later = {key_of(t) for t in self._own[_INNER_INIT].results} if follows else ()
         asked = [key_of(t) for t in signature.results]
         asked = [key for key in asked if key not in hosts and key not in later]
-        # Equal constants of `@init` may share one buffer, which `@apply` would update
-        # in place for each of them: the copies are apart, also when they are put on
-        # the device again, and what was drawn is let go of before that.
+        # Equal constants of a compiled `@init` may share one buffer, which `@apply`
+        # would update in place for each of them: arrays on the host are apart, also
+        # when they are put on the device.
         if asked:
             (port,) = signature.inputs
-            drawn = self._functions("init", {key_of(port): np.array(seed, np.int64)})
-            hosts |= {key: np.array(drawn[key]) for key in asked}
+            given_seed = {key_of(port): np.array(seed, np.int64)}
+            drawn = self._functions("init", given_seed, on_host=True)
+            hosts |= {key: drawn[key] for key in asked}
             if given is not None and not follows:
                 _check_drawn_state(drawn, asked)
         if follows:

@@ -20,7 +20,13 @@ from pcp.runtime.transport.credentials import Protection
 from pcp.runtime.transport.frame import MAX_TEXT, Frame, Header, Kind, text
 from pcp.runtime.transport.link import NotAdmitted, Wire
 from pcp.runtime.transport.peer_identity import PeerIdentity
-from pcp.training.wire.messages import Message, decode, encode
+from pcp.training.wire.message import (
+    Message,
+    encode,
+)
+from pcp.training.wire.messages import (
+    decode,
+)
 
 SHEPHERD = "shepherd"
 """The role of whom a worker obeys."""

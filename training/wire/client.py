@@ -22,12 +22,14 @@ from pcp.errors import (
 )
 from pcp.runtime.transport.credentials import Protection
 from pcp.training.wire.channel import OPEN, Channel, NotAdmitted, connect
+from pcp.training.wire.message import (
+    Message,
+)
 from pcp.training.wire.messages import (
     Expects,
     Failed,
     Heartbeat,
     Hello,
-    Message,
     Refused,
     Shutdown,
     Welcome,

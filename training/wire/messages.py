@@ -1,4 +1,4 @@
-"""Every message between the shepherd, its workers, and operators.
+"""Every message between the shepherd and its workers.
 
     worker                                   shepherd
       Hello            ──────────────────────►
@@ -32,10 +32,8 @@ Where learners have clocks of their own, a lease comes before the round:
                        ◄──────────────────────  RoundStart(round, source, ...)
       (the newest state from its source, the outer step; Prepared, Commit)
 
-A message is a JSON object in one frame (`pcp.training.wire.channel`). `kind` names
-it; an unknown kind, key or a value out of bounds is a `ProtocolError`. A loss may be
-NaN or infinite, and travels as `pcp.strict_json` spells it. Rounds and epochs only
-grow, so a late message is known by its number and ignored.
+Rounds and epochs only grow, so a late message is known by its number and ignored. What
+operators say is in `operator_messages`.
 """
 
 from typing import Annotated, Any, Literal
@@ -46,31 +44,21 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     TypeAdapter,
-    ValidationError,
     model_serializer,
 )
 
-from pcp import strict_json
-from pcp.errors import ProtocolError
-
-VERSION = 9
-"""Of this protocol; a `Hello` with another one is refused."""
-
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-Text = Annotated[str, Field(max_length=4000)]
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Count = Annotated[int, Field(ge=0, lt=1 << 62)]
-Lease = Annotated[list[tuple[Count, Count]], Field(max_length=100_000)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class Message(BaseModel, frozen=True):
-    """Base of all messages; what checks one is made when it first comes."""
-
-    model_config = ConfigDict(extra="forbid", defer_build=True)
-
-    kind: str
+from pcp.training.wire.message import (
+    Count,
+    Digest,
+    Finite,
+    Lease,
+    Message,
+    Name,
+    Seconds,
+    Text,
+    parsed,
+)
+from pcp.training.wire.operator_messages import Order, Status, StatusQuery, Taken
 
 
 class Prepared(Message, frozen=True):
@@ -101,7 +89,7 @@ class Prepared(Message, frozen=True):
     metrics: Annotated[dict[Name, int | float], Field(max_length=1000)] | None = None
     moved: float | None = None
     """How far the round moves the shared state: the L2 norm of the change."""
-    spoiled: Annotated[list[Name], Field(max_length=3)] = []
+    spoiled: list[Name] = Field(default_factory=list, max_length=3)
     """Tensors of the result in which a number ceases to be finite, the first three."""
     disputes: bool = False
     """Rank 0 has another result than this member's, by more than rounding."""
@@ -162,7 +150,7 @@ class Expects(Message, frozen=True):
     experiment: dict[str, Any]
     inputs: Annotated[list[DataInput], Field(max_length=1000)]
     data: Digest
-    data_parts: Annotated[list[tuple[Text, Name]], Field(max_length=1000)] = []
+    data_parts: list[tuple[Text, Name]] = Field(default_factory=list, max_length=1000)
 
 
 class Refused(Message, frozen=True):
@@ -191,7 +179,7 @@ class Welcome(Message, frozen=True):
     bundle: Digest
     bundle_bytes: Count
     data: Digest
-    data_parts: Annotated[list[tuple[Text, Name]], Field(max_length=1000)] = []
+    data_parts: list[tuple[Text, Name]] = Field(default_factory=list, max_length=1000)
     committed: Count
     digest: Digest | None
     island: Name | None = None
@@ -258,7 +246,7 @@ class RoundStart(Message, frozen=True):
     """Address of the state of the round before, if rank 0 may lack it."""
     digest: Digest | None = None
     """Of that state."""
-    island: Annotated[list[Name], Field(max_length=10_000)] = []
+    island: list[Name] = Field(default_factory=list, max_length=10_000)
     """The addresses of the ranks of the island; empty: the member is alone in it."""
     inner_epoch: Count = 0
     term: Count = 0
@@ -400,40 +388,6 @@ class Shutdown(Message, frozen=True):
     reason: Text
 
 
-class StatusQuery(Message, frozen=True):
-    """Asks a shepherd what it is doing, in place of a `Hello`."""
-
-    kind: Literal["status_query"] = "status_query"
-    version: int = VERSION
-
-
-class Order(Message, frozen=True):
-    """An operator's order, in place of a `Hello`; see `operator_control`."""
-
-    kind: Literal["order"] = "order"
-    version: int = VERSION
-    key: Name
-    action: Literal["pause", "resume", "steps", "drain", "cancel"]
-    worker: Count | None = None
-    """The index of the worker to drain."""
-    steps: Count | None = None
-    """Inner steps a round."""
-
-
-class Taken(Message, frozen=True):
-    """The answer to an `Order` that will be carried out."""
-
-    kind: Literal["taken"] = "taken"
-    said: Text
-
-
-class Status(Message, frozen=True):
-    """The answer to a `StatusQuery`."""
-
-    kind: Literal["status"] = "status"
-    values: dict[str, Any]
-
-
 AnyMessage = Annotated[
     Hello
     | Expects
@@ -465,18 +419,6 @@ _ADAPTER: TypeAdapter[Message] = TypeAdapter(
 )
 
 
-def encode(message: Message) -> bytes:
-    """The JSON of a message."""
-    return strict_json.dumps(message.model_dump()).encode()
-
-
 def decode(raw: bytes | bytearray | memoryview) -> Message:
     """The message in `raw`, or `ProtocolError` saying what is wrong with it."""
-    try:
-        return _ADAPTER.validate_json(bytes(raw))
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "message"
-        raise ProtocolError(
-            f"not a message of this protocol: {where}: {first['msg']}"
-        ) from None
+    return parsed(_ADAPTER, raw, "this protocol")

@@ -2,10 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
-from pcp.errors import ProtocolError
-from pcp.training.wire.messages import Count, Message, Text
+from pcp.training.wire.message import Count, Message, Text, parsed
 
 MAX_VOTERS = 9
 Number = Annotated[int, Field(ge=0, lt=MAX_VOTERS)]
@@ -13,7 +12,7 @@ Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class _OfATerm(Message, frozen=True):
-    """Who says it, and in which term."""
+    """The shepherd that sends it, and its term."""
 
     sender: Number
     term: Count
@@ -76,11 +75,4 @@ _ADAPTER: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="k
 
 def decode(raw: bytes | bytearray | memoryview) -> Said:
     """The message in `raw`, or `ProtocolError` saying what is wrong with it."""
-    try:
-        return _ADAPTER.validate_json(bytes(raw))
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "message"
-        raise ProtocolError(
-            f"not a message of shepherds: {where}: {first['msg']}"
-        ) from None
+    return parsed(_ADAPTER, raw, "shepherds")

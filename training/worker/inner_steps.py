@@ -10,7 +10,10 @@ from pcp.training.data.corpus import Corpus
 from pcp.training.data.lease_pool import Range, size
 from pcp.training.storage import nonfinite
 from pcp.training.trainer.bundle_trainer import loss_value
-from pcp.training.wire.messages import LeaseGrant, RoundStart
+from pcp.training.wire.messages import (
+    LeaseGrant,
+    RoundStart,
+)
 from pcp.training.worker.read_ahead import ReadAhead
 from pcp.training.worker.whereabouts import Place
 from pcp.training.worker.worker_state import InnerResult, PartialRound, WorkerState

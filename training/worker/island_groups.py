@@ -4,7 +4,9 @@ from typing import Any
 
 from pcp.errors import CollectiveAborted
 from pcp.runtime.program.mesh_groups import group_ranks
-from pcp.training.wire.messages import RoundStart
+from pcp.training.wire.messages import (
+    RoundStart,
+)
 from pcp.training.worker.worker_state import WorkerState
 
 

@@ -23,7 +23,12 @@ from pcp.training.storage import safetensors_io
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import SHARED
 from pcp.training.trainer.norms import within_rounding
-from pcp.training.wire.messages import Message, RoundStart
+from pcp.training.wire.message import (
+    Message,
+)
+from pcp.training.wire.messages import (
+    RoundStart,
+)
 from pcp.training.worker.island_groups import IslandGroups
 from pcp.training.worker.worker_state import WorkerState
 

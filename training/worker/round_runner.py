@@ -24,6 +24,9 @@ from pcp.errors import CollectiveAborted, RuntimeFault
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.state_names import shared_part
 from pcp.training.trainer.norms import change, spoiled, within_rounding
+from pcp.training.wire.message import (
+    Message,
+)
 from pcp.training.wire.messages import (
     Commit,
     Computed,
@@ -31,7 +34,6 @@ from pcp.training.wire.messages import (
     Heartbeat,
     InnerExchangeReport,
     LeaseGrant,
-    Message,
     Prepared,
     Push,
     RoundStart,

@@ -3,7 +3,9 @@
 import time
 from typing import Literal
 
-from pcp.training.wire.messages import Whereabouts
+from pcp.training.wire.messages import (
+    Whereabouts,
+)
 
 Call = Literal[
     "waiting", "loading", "restoring", "forming", "data", "step", "exchange",

@@ -35,7 +35,12 @@ from pcp.errors import (
 from pcp.manifest import TensorSpec
 from pcp.runtime import fetch_snapshot
 from pcp.runtime.transport.credentials import Protection
-from pcp.training.config.experiment import Experiment, parse
+from pcp.training.config.experiment import (
+    Experiment,
+)
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.data.corpus import Corpus
 from pcp.training.storage.checkpoint_resharding import rejoining
 from pcp.training.storage.safetensors_io import Arrays
@@ -43,15 +48,17 @@ from pcp.training.storage.state_names import OF_A_ROUND, SHARED
 from pcp.training.trainer.interface import Trainer
 from pcp.training.wire.channel import OPEN
 from pcp.training.wire.client import ShepherdLink, Timing
-from pcp.training.wire.messages import (
+from pcp.training.wire.message import (
     VERSION,
+    Message,
+)
+from pcp.training.wire.messages import (
     Commit,
     Expects,
     Failed,
     Hello,
     Lacking,
     LeaseGrant,
-    Message,
     Restore,
     RoundStart,
     Shutdown,

@@ -21,7 +21,11 @@ from pcp.training.storage.state_names import (
     prefixed,
 )
 from pcp.training.trainer.interface import Trainer
-from pcp.training.wire.messages import Commit, Prepared, Ready
+from pcp.training.wire.messages import (
+    Commit,
+    Prepared,
+    Ready,
+)
 
 
 @dataclass

@@ -49,8 +49,20 @@ def orthonormal(q, factor: float) -> None:
     agree(gram, np.broadcast_to(np.eye(q.shape[-1]), gram.shape), factor)
 
 
+#: Slow: JAX compiles each size anew, and what is odd, long and large is among the rest.
+BETWEEN = {(2, 2), (8, 8)}
+
+
+def sizes(every):
+    """What is between the others is slow."""
+    slow = pytest.mark.slow
+    return [
+        pytest.param(s, marks=slow if s in BETWEEN else (), id=str(s)) for s in every
+    ]
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", sizes(SHAPES))
 def test_every_factorization(shape: tuple[int, int], kind: str) -> None:
     a = jnp.asarray(matrices(kind, *shape))
     k, steps = min(shape), 8 * max(shape)
@@ -69,7 +81,7 @@ def test_every_factorization(shape: tuple[int, int], kind: str) -> None:
 
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n", [1, 2, 5, 32])
+@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.slow), 5, 32])
 def test_eigh(n: int, kind: str, lower: bool) -> None:
     """What is not read is NaN. Values of both signs, and equal ones."""
     a = matrices(kind, n, n)

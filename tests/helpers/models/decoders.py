@@ -188,7 +188,7 @@ def advance(engine: SlotEngine, requests: Sequence[Request]) -> None:
 
 def run(engine: SlotEngine, *requests: Request) -> list[list[int]]:
     """All of them until they are done; the tokens of each."""
-    for _ in range(1000):
+    for _ in range(5000):
         if not (left := [r for r in requests if not r.done]):
             return [r.made for r in requests]
         advance(engine, left)

@@ -8,7 +8,7 @@ from pcp.bundle import Bundle, Collective, Function, Manifest, Mesh, Module, Ten
 from pcp.manifest import Role
 
 SIZE = 40_000
-WIDE = 1024
+WIDE = 512
 VEC = f"tensor<{SIZE}xf32>"
 MAT = f"tensor<{WIDE}x{WIDE}xf32>"
 COARSE = 'attributes {iree.abi.model = "coarse-fences", nosideeffects}'

@@ -15,8 +15,12 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.passes.core.functions import NAME, ROLE, result_attributes, string, symbol_name
 from pcp.passes.pipeline.whole import HINTS
+from pcp.runtime.program.drawn_function import DrawnFunction, key_of
 
 Tensors = dict[tuple[str, str], np.ndarray]
+
+NO_PROGRAM: Any = {}
+"""Of first values that follow from a seed alone."""
 
 #: A function's results, from tensors by role and name.
 Runner = Callable[[str, Tensors], Tensors]
@@ -38,12 +42,11 @@ def both(program: Any, model: str, steps: int) -> list[dict[str, Tensors]]:
         for name, value in zip(found.names, found.arguments, strict=True)
         if name.startswith("data.")
     }
-    seed: Tensors = {("seed", "seed"): np.array(7, np.int64)}
     runners = (
         partial(pipelines.run_mixed, program.module),
         partial(whole_program, program),
     )
-    return [train(run, seed, data, steps) for run in runners]
+    return [train(run, first(program, 7), data, steps) for run in runners]
 
 
 def differences(model: str, steps: int, **options: Any) -> dict[str, float]:
@@ -57,9 +60,15 @@ def differences(model: str, steps: int, **options: Any) -> dict[str, float]:
     return worst
 
 
-def train(run: Runner, seed: Tensors, data: Tensors, steps: int) -> dict[str, Tensors]:
-    kept = run("init", seed)
-    left = {"init": kept}
+def first(program: Any, seed: int) -> Tensors:
+    """The first values of a seed, whole."""
+    init = program.manifest.function("init")
+    values = DrawnFunction(NO_PROGRAM, "init", init)(seed)
+    return {key_of(t): v for t, v in zip(init.results, values, strict=True)}
+
+
+def train(run: Runner, kept: Tensors, data: Tensors, steps: int) -> dict[str, Tensors]:
+    left = {}
     for _ in range(steps):
         left["grad"] = run("grad", kept | data)
         kept = kept | run("apply", kept | left["grad"])

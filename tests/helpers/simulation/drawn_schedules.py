@@ -18,7 +18,13 @@ from helpers.simulation.training import Simulation, Wrong
 
 from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
-from pcp.training.wire.messages import Message, Ready, RoundStart
+from pcp.training.wire.message import (
+    Message,
+)
+from pcp.training.wire.messages import (
+    Ready,
+    RoundStart,
+)
 from pcp.training.worker.round_runner import RoundRunner
 from pcp.training.worker.worker_state import WorkerState
 

@@ -13,7 +13,12 @@ from helpers.simulation.virtual_processes import Bell, Process, World
 
 from pcp.errors import PeerLost, ProtocolError, StateMismatch, Timeout
 from pcp.training.shepherd.server import Done, Event, Lost, Received
-from pcp.training.wire.messages import Message, Refused
+from pcp.training.wire.message import (
+    Message,
+)
+from pcp.training.wire.messages import (
+    Refused,
+)
 
 if TYPE_CHECKING:
     from helpers.simulation.groups import Group, VirtualEndpoint

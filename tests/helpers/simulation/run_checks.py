@@ -19,7 +19,12 @@ from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.data.lease_pool import Range, size
 from pcp.training.storage.island_parts import joined_digest
 from pcp.training.storage.ledger_state import LedgerReplay
-from pcp.training.wire.messages import Commit, LeaseGrant, Prepared, RoundStart
+from pcp.training.wire.messages import (
+    Commit,
+    LeaseGrant,
+    Prepared,
+    RoundStart,
+)
 
 SEED_DIGEST = hashlib.sha256(b"seed").hexdigest()
 

@@ -6,7 +6,9 @@ from helpers.simulation.scheduled_connections import Wire
 from helpers.simulation.scheduled_workers import Node
 
 from pcp.training.coordinator.events import Ordered
-from pcp.training.wire.messages import Order
+from pcp.training.wire.operator_messages import (
+    Order,
+)
 
 if TYPE_CHECKING:
     from helpers.simulation.run_schedules import Schedule

@@ -20,7 +20,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pcp.training.coordinator.events import Lost, Received
-from pcp.training.wire.messages import Heartbeat, Hello, Message
+from pcp.training.wire.message import (
+    Message,
+)
+from pcp.training.wire.messages import (
+    Heartbeat,
+    Hello,
+)
 
 if TYPE_CHECKING:
     from helpers.simulation.run_schedules import Schedule

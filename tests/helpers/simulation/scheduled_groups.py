@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 from helpers.simulation.run_checks import SEED_DIGEST, Violation, next_digest
 from helpers.simulation.scheduled_inner_exchanges import InnerExchanges
 
-from pcp.training.wire.messages import RoundStart
+from pcp.training.wire.messages import (
+    RoundStart,
+)
 
 if TYPE_CHECKING:
     from helpers.simulation.run_schedules import Schedule

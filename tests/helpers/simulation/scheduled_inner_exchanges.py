@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.simulation.run_checks import Violation
 
-from pcp.training.wire.messages import InnerExchangeReport, RoundStart
+from pcp.training.wire.messages import (
+    InnerExchangeReport,
+    RoundStart,
+)
 from pcp.training_plan import Fragments
 
 if TYPE_CHECKING:

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 from helpers.simulation.run_checks import Violation
 
-from pcp.training.wire.messages import RoundStart
+from pcp.training.wire.messages import (
+    RoundStart,
+)
 
 if TYPE_CHECKING:
     from helpers.simulation.run_schedules import Schedule

@@ -15,8 +15,11 @@ from helpers.simulation.scheduled_inner_exchanges import Partial
 from helpers.simulation.scheduled_islands import StepsInside
 
 from pcp.training.data.lease_pool import size
-from pcp.training.wire.messages import (
+from pcp.training.wire.message import (
     VERSION,
+    Message,
+)
+from pcp.training.wire.messages import (
     Commit,
     Computed,
     GroupFailed,
@@ -25,7 +28,6 @@ from pcp.training.wire.messages import (
     InnerExchangeReport,
     Lacking,
     LeaseGrant,
-    Message,
     Prepared,
     Push,
     Ready,

@@ -7,7 +7,10 @@ from typing import Any
 
 from pcp.runtime import Endpoint
 from pcp.training.trainer.load import load_made
-from pcp.training.wire.messages import Commit, Prepared
+from pcp.training.wire.messages import (
+    Commit,
+    Prepared,
+)
 from pcp.training.worker.worker import Identity, Worker
 
 POINTS = ("step", "reduced", "prepared", "committed")

@@ -11,7 +11,10 @@ from pcp.errors import PeerLost
 from pcp.training.data.lease_pool import size
 from pcp.training.wire import messages
 from pcp.training.wire.channel import connect
-from pcp.training.wire.messages import Message
+from pcp.training.wire.message import (
+    VERSION,
+    Message,
+)
 
 BEAT_SECONDS = 0.3
 PATIENCE_SECONDS = 20.0
@@ -51,7 +54,7 @@ class Puppet:
         self._over = threading.Event()
         self._say(
             messages.Hello(
-                version=messages.VERSION,
+                version=VERSION,
                 worker=name,
                 target="cpu",
                 backend="cpu",

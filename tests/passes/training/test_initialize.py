@@ -1,20 +1,26 @@
-"""First values: the generator's known answers, statistics, and determinism."""
+"""First values: the generator's known answers, statistics, and determinism.
 
-from collections.abc import Iterator
+As IR in the interpreter, and as what a bundle has in its place: data for the runtime.
+"""
+
+import hashlib
 
 import numpy as np
 import pytest
-from helpers.models.expanded_training import bundle, expanded
+from helpers.models.expanded_training import CLEAN, expanded
+from helpers.oracles.staged_training import NO_PROGRAM
 from helpers.servers.interpreter import Interpreter
 
+from pcp.compiler import signature
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context
 from pcp.errors import ConfigError
+from pcp.initializer import Init, parse
 from pcp.passes.core.functions import Port, define
 from pcp.passes.training import initialize
-from pcp.passes.training.initialize import Init, parse
-from pcp.runtime.program.executor import Program
+from pcp.runtime.program import drawing
+from pcp.runtime.program.drawn_function import DrawnFunction
 
 # Random123's own test vectors of threefry2x32, 20 rounds: counter, key, answer.
 KNOWN = (
@@ -87,21 +93,26 @@ PARAMETERS = {
 }
 
 
+def drawn(parameters: dict[str, tuple[str, str]]) -> DrawnFunction:
+    """@init of a model with these parameters, as the runtime has it."""
+    after = f"pcp-first-values,{CLEAN}"
+    module = expanded(model(parameters), keep=["init"], after=after)
+    function = signature.functions(module, "main", "train")["init"]
+    return DrawnFunction(NO_PROGRAM, "init", function)
+
+
 @pytest.fixture(scope="module")
-def program() -> Iterator[Program]:
-    module = expanded(model(PARAMETERS), keep=["init"])
-    with Program.load(bundle(module), device="local-sync") as loaded:
-        yield loaded
+def program() -> DrawnFunction:
+    return drawn(PARAMETERS)
 
 
-def first(program: Program, seed: int) -> dict[str, np.ndarray]:
+def first(init: DrawnFunction, seed: int) -> dict[str, np.ndarray]:
     """The first values by name."""
-    values = program["init"](np.int64(seed))
-    names = [t.name for t in program["init"].signature.results]
-    return dict(zip(names, values, strict=True))
+    names = [t.name for t in init.signature.results]
+    return dict(zip(names, init(np.int64(seed)), strict=True))
 
 
-def test_normal(program: Program) -> None:
+def test_normal(program: DrawnFunction) -> None:
     """Mean, deviation, skew, kurtosis and the share within one deviation."""
     found = first(program, 7)
     for x, mean, std in (
@@ -120,13 +131,13 @@ def test_normal(program: Program) -> None:
         assert np.isfinite(z).all()
 
 
-def test_neighbours_are_independent(program: Program) -> None:
+def test_neighbours_are_independent(program: DrawnFunction) -> None:
     x = first(program, 7)["normal"].astype(np.float64)
     for shifted in (np.roll(x, 1, 0), np.roll(x, 1, 1), x[::-1]):
         assert abs(np.corrcoef(x.ravel(), shifted.ravel())[0, 1]) < 5 / np.sqrt(x.size)
 
 
-def test_uniform(program: Program) -> None:
+def test_uniform(program: DrawnFunction) -> None:
     x = first(program, 7)["uniform"].astype(np.float64)
     assert x.min() >= np.float32(-0.1)
     assert x.max() < 0.3
@@ -135,7 +146,7 @@ def test_uniform(program: Program) -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 60  # χ², 19 degrees
 
 
-def test_fills(program: Program) -> None:
+def test_fills(program: DrawnFunction) -> None:
     found = first(program, 7)
     assert (found["ones"] == 1).all()
     assert (found["zeros"] == 0).all()
@@ -143,7 +154,7 @@ def test_fills(program: Program) -> None:
     assert found["step"] == 0
 
 
-def test_a_function_of_the_seed(program: Program) -> None:
+def test_a_function_of_the_seed(program: DrawnFunction) -> None:
     """Same seed, same bits; other seeds (in either word) and parameters, others."""
     found = first(program, 7)
     again = first(program, 7)
@@ -154,14 +165,90 @@ def test_a_function_of_the_seed(program: Program) -> None:
     assert len(seen) == 5
 
 
-def test_does_not_depend_on_neighbours_in_the_list(program: Program) -> None:
+def test_does_not_depend_on_neighbours_in_the_list(program: DrawnFunction) -> None:
     """A tensor's values follow from seed, place and shape alone."""
     alone = {"normal": PARAMETERS["normal"]}
-    module = expanded(model(alone), keep=["init"])
-    with Program.load(bundle(module), device="local-sync") as loaded:
-        assert first(loaded, 7)["normal"].tobytes() == (
-            first(program, 7)["normal"].tobytes()
-        )
+    assert first(drawn(alone), 7)["normal"].tobytes() == (
+        first(program, 7)["normal"].tobytes()
+    )
+
+
+def test_as_the_ir_says(program: DrawnFunction, interpreter: Interpreter) -> None:
+    """@init of `pcp-expand-training` in the interpreter: one last place apart at most.
+
+    The interpreter has the `log` and `cos` of the C library.
+    """
+    small = {
+        name: (type_.replace("300x400", "30x40").replace("64x64", "6x4"), init)
+        for name, (type_, init) in PARAMETERS.items()
+    }
+    module = expanded(model(small), keep=["init"])
+    text = str(module).replace("@init(", "@main(")
+    for seed in (7, -7, 2**32 + 7):
+        found = first(drawn(small), seed)
+        wanted = interpreter.run(text, [np.array(seed, np.int64)])
+        for (name, ours), theirs in zip(found.items(), wanted, strict=True):
+            bits = np.uint16 if name == "half" else np.uint32
+            a, b = (np.ascontiguousarray(x).view(bits) for x in (ours, theirs))
+            off = np.abs(a.astype(np.int64) - b.astype(np.int64))
+            assert off.max(initial=0) <= 2, name
+            assert (off > 0).mean() < 0.01, name
+
+
+def test_functions_are_rounded_correctly() -> None:
+    """Every eighth of the 2^24 arguments that normals have."""
+    k = np.arange(1, 2**24 + 1, 8, dtype=np.uint32)
+    u = k.astype(np.float32) * np.float32(2.0**-24)
+    wanted = np.log(u.astype(np.longdouble)).astype(np.float32)
+    assert drawing.log(u).tobytes() == wanted.tobytes()
+    x = (k - 1).astype(np.float32) * np.float32(2.0**-24) * np.float32(2 * np.pi)
+    wanted = np.cos(x.astype(np.longdouble)).astype(np.float32)
+    assert drawing.cosine(x).tobytes() == wanted.tobytes()
+
+
+DIGEST = "cd8d5f77f9389c396cf5dc7621fb515af925bef09988370875bbd560cf3895f4"
+WHOLE = (7, 5, 6)
+PARTS = {
+    "whole": ((0, 0, 0), WHOLE),
+    "rows": ((3, 0, 0), (2, 5, 6)),
+    "columns": ((0, 0, 4), (7, 5, 2)),
+    "middle": ((0, 1, 0), (7, 3, 6)),
+    "box": ((2, 3, 1), (4, 2, 3)),
+    "nothing": ((2, 0, 0), (0, 5, 6)),
+}
+
+
+@pytest.mark.parametrize("chunk", [4, 1 << 15])
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_is_drawn_as_in_the_whole(
+    part: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(start: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
+        facts = {"seed": 7, "stream": 3, "whole": WHOLE, "start": start}
+        return drawing.first_values("normal(1.0)", "f32", shape, **facts)
+
+    everything = draw((0, 0, 0), WHOLE)
+    monkeypatch.setattr(drawing, "CHUNK", chunk)
+    start, shape = PARTS[part]
+    where = tuple(slice(s, s + n) for s, n in zip(start, shape, strict=True))
+    assert draw(start, shape).tobytes() == everything[where].tobytes()
+
+
+def test_digest() -> None:
+    """The bits are the same on every machine: these."""
+    facts = {"seed": 1234, "stream": 5, "whole": (1000, 100), "start": (0, 0)}
+    x = drawing.first_values("normal(0.02)", "f32", (1000, 100), **facts)
+    assert hashlib.sha256(x.tobytes()).hexdigest() == DIGEST
+
+
+def test_bf16_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded as ml_dtypes rounds."""
+    facts = {"seed": 7, "stream": 3, "whole": (5000,), "start": (0,)}
+    wanted = drawing.first_values("normal(0.02)", "bf16", (5000,), **facts)
+    monkeypatch.setattr(drawing, "numpy_dtype", lambda _: np.dtype(np.uint16))
+    found = drawing.first_values("normal(0.02)", "bf16", (5000,), **facts)
+    assert found.dtype == np.uint16
+    assert found.tobytes() == wanted.tobytes()
 
 
 def test_parse() -> None:

@@ -25,7 +25,7 @@ def _agree(elsewhere, model: str, options: dict[str, Any], steps: int = 3) -> No
     )
     found, expected, count = job.result(500)
     assert count > 50
-    for function in ("init", "grad", "apply", "eval"):
+    for function in ("grad", "apply", "eval"):
         assert set(found[function]) == set(expected[function])
     for key, value in expected["apply"].items():
         if key[0] == "param":

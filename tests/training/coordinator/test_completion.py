@@ -14,7 +14,9 @@ from pcp.runtime import Endpoint
 from pcp.training.coordinator import checkpointing
 from pcp.training.shepherd import checkpointer
 from pcp.training.storage.ledger import check
-from pcp.training.wire.messages import Shutdown
+from pcp.training.wire.messages import (
+    Shutdown,
+)
 from pcp.training.worker.worker import Identity, Worker
 
 

@@ -18,7 +18,13 @@ from pcp.training.coordinator.island import Island
 from pcp.training.coordinator.island_formation import Rank, form
 from pcp.training.coordinator.islands import Islands
 from pcp.training.storage.ledger_state import Progress
-from pcp.training.wire.messages import VERSION, Hello, Message
+from pcp.training.wire.message import (
+    VERSION,
+    Message,
+)
+from pcp.training.wire.messages import (
+    Hello,
+)
 
 ELSEWHERE = pytest.mark.parametrize("point", POINTS)
 

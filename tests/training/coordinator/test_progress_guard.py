@@ -6,7 +6,9 @@ from pcp.training.coordinator.guards import progress_guard
 from pcp.training.coordinator.guards.progress_guard import Pace
 from pcp.training.process.supervisor import HUNG
 from pcp.training.storage.ledger import check
-from pcp.training.wire.messages import Whereabouts
+from pcp.training.wire.messages import (
+    Whereabouts,
+)
 from pcp.training.worker.whereabouts import Call
 
 

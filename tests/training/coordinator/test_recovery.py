@@ -31,7 +31,9 @@ from pcp.training.shepherd import serving
 from pcp.training.storage.ledger import Ledger, read
 from pcp.training.storage.ledger_state import CHECKPOINT, LedgerReplay
 from pcp.training.storage.run_folder import RunFolder
-from pcp.training.wire.messages import Hello
+from pcp.training.wire.messages import (
+    Hello,
+)
 from pcp.training.worker import worker
 
 

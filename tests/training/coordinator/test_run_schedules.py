@@ -19,7 +19,9 @@ from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.coordinator.training_run import TrainingRun
-from pcp.training.wire.messages import Prepared
+from pcp.training.wire.messages import (
+    Prepared,
+)
 
 POLICIES = pytest.mark.parametrize("policy", [*run_schedules.POLICIES])
 

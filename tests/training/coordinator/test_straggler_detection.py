@@ -10,7 +10,9 @@ from helpers.worlds.training_cluster import Crew, slowly, stepping
 from helpers.worlds.training_runs import experiment, order
 
 from pcp.training.coordinator.straggler_detection import StragglerDetection
-from pcp.training.wire.messages import InnerExchangeReport
+from pcp.training.wire.messages import (
+    InnerExchangeReport,
+)
 
 NAMES = ("a", "b", "c")
 

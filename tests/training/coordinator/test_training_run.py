@@ -36,7 +36,16 @@ from pcp.training.data.lease_pool import size
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.ledger_state import LedgerReplay
 from pcp.training.storage.run_folder import RunFolder
-from pcp.training.wire.messages import VERSION, Hello, Order, Prepared
+from pcp.training.wire.message import (
+    VERSION,
+)
+from pcp.training.wire.messages import (
+    Hello,
+    Prepared,
+)
+from pcp.training.wire.operator_messages import (
+    Order,
+)
 
 PREPARED = Prepared(
     round=1,

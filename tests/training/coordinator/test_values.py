@@ -31,18 +31,22 @@ from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.data.lease_pool import size
 from pcp.training.storage.ledger_state import LedgerReplay
-from pcp.training.wire.messages import (
+from pcp.training.wire.message import (
     VERSION,
+    Message,
+)
+from pcp.training.wire.messages import (
     Commit,
     Computed,
     GroupFailed,
     Heartbeat,
     Hello,
-    Message,
-    Order,
     Prepared,
     Ready,
     RoundStart,
+)
+from pcp.training.wire.operator_messages import (
+    Order,
 )
 
 NAN = math.nan

@@ -20,7 +20,9 @@ from pcp.training.shepherd.server import Allowance, Connection, Received, Server
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import connect
-from pcp.training.wire.messages import StatusQuery
+from pcp.training.wire.operator_messages import (
+    StatusQuery,
+)
 
 
 def test_silent_strangers_keep_nobody_out(monkeypatch) -> None:

@@ -27,7 +27,9 @@ from hypothesis import strategies as st
 
 from pcp.errors import ConfigError, ProtocolError
 from pcp.strict_json import dumps
-from pcp.training.config.experiment import parse
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.observe import metrics, page_files
 from pcp.training.observe.dashboard import PlainLog, sparkline
 from pcp.training.observe.metrics import MetricsFile
@@ -42,6 +44,8 @@ from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.round_record import summarise
 from pcp.training.storage.run_folder import METRICS, RunFolder
 from pcp.training.wire import messages
+from pcp.training.wire.message import encode
+from pcp.training.wire.operator_messages import Status
 
 NAN, INF = math.nan, math.inf
 LOSSES = st.floats(allow_nan=True, allow_infinity=True, width=64)
@@ -96,19 +100,19 @@ def test_messages_with_any_loss_arrive(loss, sum_, step):
         prepared=report,
     )
     shared = messages.Validated(round=1, loss_sum=sum_, batches=2)
-    status = messages.Status(values={"loss": loss, "more": [{"x": sum_}]})
+    status = Status(values={"loss": loss, "more": [{"x": sum_}]})
     for message in (report, hello, shared, status):
-        raw = messages.encode(message)
+        raw = encode(message)
         strictly(raw)
         again = messages.decode(raw)
-        assert messages.encode(again) == raw
-    again = messages.decode(messages.encode(hello))
+        assert encode(again) == raw
+    again = messages.decode(encode(hello))
     assert isinstance(again, messages.Hello)
     found = present(again.prepared)
     for read in (found.loss, found.loss_first, found.nonfinite_loss):
         assert nonfinite.same(present(read), loss)
-    again = messages.decode(messages.encode(status))
-    assert isinstance(again, messages.Status)
+    again = messages.decode(encode(status))
+    assert isinstance(again, Status)
     assert nonfinite.same(float(again.values["loss"]), loss)
 
 
@@ -116,7 +120,7 @@ def test_messages_with_any_loss_arrive(loss, sum_, step):
 @pytest.mark.parametrize("value", [NAN, INF])
 def test_times_are_finite(key, value):
     """They are compared and added up with the others'."""
-    raw = messages.encode(prepared().model_copy(update={key: value}))
+    raw = encode(prepared().model_copy(update={key: value}))
     with pytest.raises(ProtocolError, match=f"{key}: Input should be a finite number"):
         messages.decode(raw)
 

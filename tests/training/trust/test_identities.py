@@ -13,7 +13,9 @@ from pcp.runtime.transport.tls import KeyTls
 from pcp.training.shepherd.server import Server
 from pcp.training.storage.ledger import check
 from pcp.training.wire.channel import connect
-from pcp.training.wire.messages import StatusQuery
+from pcp.training.wire.operator_messages import (
+    StatusQuery,
+)
 from pcp.training.worker.worker import Identity, Worker
 
 

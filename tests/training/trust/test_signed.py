@@ -158,6 +158,7 @@ def a_run(folder, protection: Protection, rounds: int = 3, **more):
     shepherd, watcher, thread = start_shepherd(
         exp, where, workers=1, protection=protection, **more
     )
+    shepherd.state.grace = 0.3  # of a run that goes on, its new worker has no state
     tls, _ = member(folder, "worker", name=f"of {rounds}")
     worker = start(shepherd.port, "a", Protection(tls=tls))
     thread.finish(60)

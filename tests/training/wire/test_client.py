@@ -6,7 +6,9 @@ from helpers.servers.processes import free_port
 
 from pcp.errors import PeerLost
 from pcp.training.wire.client import ShepherdLink, Timing
-from pcp.training.wire.messages import Hello
+from pcp.training.wire.messages import (
+    Hello,
+)
 
 
 def introduce() -> Hello:

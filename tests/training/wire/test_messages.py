@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from pcp.errors import PeerLost, ProtocolError, Timeout
 from pcp.runtime.transport.frame import Frame, Kind, pack_header
-from pcp.training.wire import messages
+from pcp.training.wire import messages, operator_messages
 from pcp.training.wire.channel import Channel, connect
+from pcp.training.wire.message import Message, encode
+from pcp.training.wire.operator_messages import Order, Status, StatusQuery, Taken
 
 PREPARED = messages.Prepared(
     round=1,
@@ -67,10 +69,10 @@ MESSAGES = [
     ),
     messages.Failed(reason="no data"),
     messages.Shutdown(reason="done"),
-    messages.StatusQuery(),
-    messages.Order(key="k", action="drain", worker=3),
-    messages.Taken(said="worker 3 leaves"),
-    messages.Status(values={"round": 3}),
+    StatusQuery(),
+    Order(key="k", action="drain", worker=3),
+    Taken(said="worker 3 leaves"),
+    Status(values={"round": 3}),
 ]
 
 
@@ -98,11 +100,8 @@ def test_a_message_arrives_as_it_was_sent(ends, message):
 
 def test_every_kind_of_message_is_tried():
     kinds = {m.kind for m in MESSAGES} | {"welcome"}  # which the runs send
-    here = [
-        c
-        for c in messages.Message.__subclasses__()
-        if c.__module__ == messages.__name__
-    ]
+    homes = {messages.__name__, operator_messages.__name__}
+    here = [c for c in Message.__subclasses__() if c.__module__ in homes]
     known = {c.model_fields["kind"].default for c in here}
     assert kinds == known
 
@@ -127,7 +126,7 @@ def test_silence_is_a_timeout_and_an_end_is_a_loss(ends):
 
 def test_an_end_inside_a_frame_is_a_loss(ends):
     near, far = ends
-    payload = messages.encode(MESSAGES[0])
+    payload = encode(MESSAGES[0])
     raw = pack_header(Frame(Kind.DATA, tag=1, payload=payload), 0) + payload
     near._connection.wire.sendall(raw[:-3])
     near.close()
@@ -170,7 +169,7 @@ def test_no_bytes_are_taken_for_a_message(raw):
 @settings(deadline=None)  # the machine may be busy
 @given(st.integers(0, 400), st.integers(1, 255))
 def test_a_flipped_byte_never_changes_a_message(at, mask):
-    payload = messages.encode(MESSAGES[0])
+    payload = encode(MESSAGES[0])
     raw = bytearray(pack_header(Frame(Kind.DATA, tag=1, payload=payload), 0) + payload)
     raw[at % len(raw)] ^= mask
     with socket.create_server(("127.0.0.1", 0)) as listener:

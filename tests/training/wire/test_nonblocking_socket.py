@@ -11,7 +11,12 @@ from helpers.worlds.communicators import together
 
 from pcp.errors import PeerLost
 from pcp.training.wire.channel import Channel
-from pcp.training.wire.messages import Heartbeat, StatusQuery
+from pcp.training.wire.messages import (
+    Heartbeat,
+)
+from pcp.training.wire.operator_messages import (
+    StatusQuery,
+)
 
 CARRIERS = ("plain", "encrypted")
 

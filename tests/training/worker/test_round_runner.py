@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from pcp.runtime.communicator.communicator import Communicator
-from pcp.training.wire.messages import RoundStart
+from pcp.training.wire.messages import (
+    RoundStart,
+)
 from pcp.training.worker.round_runner import RoundRunner
 from pcp.training.worker.worker_state import PartialRound, WorkerState
 

@@ -15,7 +15,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pcp.training.wire.messages import Prepared
+from pcp.training.wire.messages import (
+    Prepared,
+)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ a round or where a group is formed, it makes none: who it waits for is looked at
 from collections import deque
 from statistics import median
 
-from pcp.training.wire.messages import Whereabouts
+from pcp.training.wire.messages import (
+    Whereabouts,
+)
 
 LEAST_SECONDS = 10.0
 TIMES = 10.0

@@ -18,7 +18,10 @@ from statistics import median
 
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.storage.nonfinite import listed
-from pcp.training.wire.messages import Computed, Prepared
+from pcp.training.wire.messages import (
+    Computed,
+    Prepared,
+)
 
 WINDOW = 64
 """Norms of which the running median is."""

@@ -18,6 +18,7 @@ from typing import Any
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.errors import PassError
+from pcp.initializer import Init
 from pcp.passes.core import functions
 from pcp.passes.core.functions import Port
 from pcp.passes.training import initialize
@@ -188,7 +189,7 @@ def _signs(type_: ir.Type, key: Key, stream: Value) -> Value:
 
 
 NOISES: dict[str, Callable[[ir.Type, Key, Value], Value]] = {
-    "normal": partial(initialize.build, initialize.Init("normal", (1.0,))),
+    "normal": partial(initialize.build, Init("normal", (1.0,))),
     "signs": _signs,
 }
 

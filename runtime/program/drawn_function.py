@@ -1,0 +1,88 @@
+"""`@init` of a bundle that has it as data: first values, made on the host."""
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+
+from pcp.errors import UsageError
+from pcp.manifest import First, Function, TensorSpec
+from pcp.runtime.program.drawing import first_values
+
+INNER_INIT = "inner_init"
+
+
+class _Program(Protocol):
+    def __getitem__(self, name: str) -> Any: ...
+    def to_device(self, array: np.ndarray, dtype: str | None = None) -> Any: ...
+
+
+class DrawnFunction:
+    """A function of a seed whose results the manifest describes; see `First`.
+
+    It is called as a `BoundFunction`.
+    """
+
+    def __init__(self, program: _Program, name: str, signature: Function) -> None:
+        self.name = name
+        self.signature = signature
+        self._program = program
+
+    def __call__(self, *arguments: Any, device_arrays: bool = False) -> Any:
+        """First values by a seed; one result, or a tuple of them.
+
+        The seed is an integer of any kind, of which 64 bits count. Results are numpy
+        arrays, or DeviceArrays on request.
+        """
+        seed, specs = _seed(self.name, arguments), self.signature.results
+        pairs = [*zip(self.signature.first, specs, strict=True)]
+        drawn = [(f, t) for f, t in pairs if not f.from_parameters]
+        made = {key_of(t): _value(f, t, seed) for f, t in drawn}
+        if len(made) < len(specs):
+            made |= self._of_parameters(made)
+        values = [made[key_of(t)] for t in specs]
+        if device_arrays:
+            put = self._program.to_device
+            values = [put(v, t.dtype) for v, t in zip(values, specs, strict=True)]
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def _of_parameters(self, made: dict[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+        """What `@inner_init` gives for these."""
+        function = self._program[INNER_INIT]
+        given = function(*(made[key_of(t)] for t in function.signature.inputs))
+        rows = given if isinstance(given, tuple) else (given,)
+        keys: Iterable[Any] = map(key_of, function.signature.results)
+        return {k: v for k, v in zip(keys, rows, strict=True) if k not in made}
+
+    def release(self) -> None:
+        """Nothing of it lies on a device."""
+
+
+def key_of(spec: TensorSpec) -> tuple[str, str]:
+    """Its role and name."""
+    return spec.role, spec.name
+
+
+def _seed(name: str, arguments: tuple[Any, ...]) -> int:
+    """The only argument, an integer; `UsageError` for anything else."""
+    if len(arguments) != 1:
+        raise UsageError(f"{name} takes 1 argument (seed), not {len(arguments)}")
+    value = np.asarray(arguments[0])
+    if value.shape or value.dtype.kind not in "iu":
+        raise UsageError(
+            f"{name}: argument 0 (seed) takes i64[], not {value.dtype}"
+            f"{list(value.shape)}"
+        )
+    return int(value)
+
+
+def _value(first: First, spec: TensorSpec, seed: int) -> np.ndarray:
+    return first_values(
+        first.init,
+        spec.dtype,
+        spec.shape,
+        seed=seed,
+        stream=first.stream,
+        whole=first.whole,
+        start=first.start,
+    )
