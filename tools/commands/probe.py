@@ -135,7 +135,7 @@ def _named(target: str, hosts: Sequence[str]) -> str:
 
 
 def _shared(world: Any, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Everyone's facts, in order of rank."""
+    """The facts of all members, in order of rank."""
     line = np.frombuffer(strict_json.dumps(facts).encode() + b"\n", np.uint8)
     gathered = world.all_gather(line, tag="facts")
     return [

@@ -261,7 +261,7 @@ def watch(
     protected: Protection = OPEN,
     insecure: bool = False,
 ) -> Fanout:
-    """Everybody who watches a run: screen, web page, metrics file, W&B, callbacks.
+    """All observers of a run: screen, web page, metrics file, W&B, callbacks.
 
     And TensorBoard where tensorboardX is installed.
     """

@@ -18,11 +18,10 @@ from tempfile import TemporaryDirectory
 from pcp import strict_json
 from pcp.errors import MissingPackage, PcpError
 from pcp.tools.pages.bundle_page import programs
+from pcp.tools.pages.places import PICTURES, ROOT
 from pcp.tools.support.command import Parser, run
 from pcp.training.observe.past_run import write_report
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "docs" / "pictures"
 ROUNDS, KILLED_IN = 20, 8
 PATIENCE_S = 1200
 PCP = [sys.executable, "-m", "pcp.tools.cli"]
@@ -48,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> None:
     parser = Parser.documented("pcp.tools.pages.screenshots", __doc__)
-    parser.add_argument("--out", type=Path, default=FOLDER, metavar="DIR")
+    parser.add_argument("--out", type=Path, default=PICTURES, metavar="DIR")
     flags = parser.parse_args(argv)
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
