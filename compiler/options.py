@@ -1,11 +1,11 @@
 """What a compilation is asked for."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pcp.errors import ConfigError, nearest
+from pcp.passes.core.sizes import UNITS, bytes_in
 from pcp.passes.training.policy import Policy
 from pcp.passes.training.policy import parse as parse_policy
 
@@ -34,16 +34,13 @@ OPT_LEVELS = ("O3", "O2", "O1")
 DEFAULT_OPT_LEVEL = "O1"
 
 
-_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-
-
 def parse_bytes(text: str, flag: str = "--memory") -> int:
     """`16GiB` in bytes, or `ConfigError` that names the flag."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B)", text)
-    if match is None or match[2] not in _UNITS:
-        units = ", ".join(_UNITS)
+    size = bytes_in(text)
+    if size is None:
+        units = ", ".join(UNITS)
         raise ConfigError(f"{flag} {text}: write it as 16GiB (units: {units})")
-    return int(float(match[1]) * _UNITS[match[2]])
+    return size
 
 
 def _memory_text(given: object) -> str | None:

@@ -145,7 +145,7 @@ def _kept_equal(module: ir.Module, mesh: Mesh) -> str:
 
 
 def _decided(found: Unequal, rows: list[list[str]], shares: tuple[int, ...]) -> str:
-    """Who is at which place of "dp", and whose share is how large."""
+    """The member at each place of "dp", and the size of its share."""
     sizes = shares or ("equal",) * len(rows)
     told = ", ".join(
         f"{' '.join(row)}: {size}" for row, size in zip(rows, sizes, strict=True)

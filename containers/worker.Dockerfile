@@ -1,8 +1,12 @@
 # A worker: the core alone, no compiler and no framework. From the clone's root:
 #   docker build -f containers/worker.Dockerfile -t pcp-worker .
-FROM python:3.12-slim AS build
+# The whole image, not the slim one: a C compiler makes the loops of sockets.
+FROM python:3.12 AS build
 COPY . /src
-RUN python -m venv /opt/pcp && /opt/pcp/bin/pip install --no-cache-dir --no-compile /src
+# Neither pip nor IREE's build for the Tracy profiler is of use there.
+RUN python -m venv --without-pip /opt/pcp \
+ && pip --python /opt/pcp/bin/python install --no-cache-dir --no-compile /src \
+ && rm -r /opt/pcp/lib/python3*/site-packages/iree/_runtime_libs_tracy
 
 FROM python:3.12-slim
 COPY --from=build /opt/pcp /opt/pcp

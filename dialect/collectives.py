@@ -237,7 +237,7 @@ class Permute(Collective, name="permute", traits=[Communicates]):
 
 
 class Sync(Op, name="sync"):
-    """Nobody goes on before every member of the group is here.
+    """A member goes on when every member of its group is here.
 
     "pcp.sync"() {axes = ["dp"], mesh = @m} : () -> ()
     """

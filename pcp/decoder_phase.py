@@ -1,6 +1,6 @@
 """The functions of a decoder's program, by what they compute: `prefill_4x32_256`.
 
-Who writes the program and who calls it have these names from here.
+The frontend that writes the program and the engine that calls it share these names.
 """
 
 import re

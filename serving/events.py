@@ -38,14 +38,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """Somebody asks. The number was never used before."""
+    """A client asks. The number was never used before."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Nobody wants more of a request: its client left, or its text has a stop string.
+    """A request needs no more tokens: its client left, or its text has a stop string.
 
     Nothing happens to a request that has ended already.
     """

@@ -100,7 +100,7 @@ class Prepared(Protocol):
     """Other weights that an engine has read, and can serve at once."""
 
     def close(self) -> None:
-        """Nobody will serve them."""
+        """No engine will serve them."""
         ...
 
 

@@ -127,7 +127,7 @@ class Spread:
         self._spares.tend(now=True)
 
     def _watch(self, host: Rendezvous, met: threading.Event) -> None:
-        """Nobody waits for a rank that has ended."""
+        """The formation of the mesh ends when a rank has ended."""
         while not met.wait(_LOOK_SECONDS):
             if any(p.poll() is not None for p in list(self._processes.values())):
                 host.give_up(0)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from pcp.tools.support.command import Parser, run
-from pcp.tools.support.opt_text import PROG, SEPARATOR
+from pcp.tools.support.expected import PROG, SEPARATOR
 
 
 def main(argv: Sequence[str] | None = None) -> int:

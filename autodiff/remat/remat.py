@@ -16,10 +16,10 @@ from pcp.passes.analysis.memory import peak
 from pcp.passes.analysis.storage import StorageGraph, StorageNode, StorageStep, graph
 from pcp.passes.core.base import Pass
 from pcp.passes.core.rewriting import operations
+from pcp.passes.core.sizes import UNITS, bytes_in
 
 #: Numbers of segments that are tried when none is asked for.
 SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "B": 1}
 
 
 @dataclass(frozen=True)
@@ -128,14 +128,13 @@ POLICIES: Mapping[str, Callable[[StorageNode], bool]] = {
 
 def _bytes(text: str) -> int:
     """`512MiB` in bytes."""
-    for unit, factor in _UNITS.items():
-        number = text.removesuffix(unit)
-        if number != text and number.isdecimal():
-            return int(number) * factor
-    raise PassError(
-        f"pcp-remat: budget={text!r} is not a number of bytes such as 512MiB "
-        f"(units: {', '.join(_UNITS)})"
-    )
+    size = bytes_in(text)
+    if size is None:
+        raise PassError(
+            f"pcp-remat: budget={text!r} is not a number of bytes such as 512MiB "
+            f"(units: {', '.join(UNITS)})"
+        )
+    return size
 
 
 # --- what to keep ---

@@ -267,7 +267,7 @@ def _check_recorded(runner: Any, node: Any, written: Sequence[Any]) -> None:
 
 
 def _check_aliases(runner: Any, node: Any, written: Sequence[Any]) -> None:
-    """Whoever reads the memory later agrees on whether it has a gradient."""
+    """All later readers of the memory agree on whether it has a gradient."""
     memory = runner.memory
     for tensor in written:
         for holder, other in memory.of(tensor):

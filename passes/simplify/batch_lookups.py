@@ -1,8 +1,8 @@
 """`pcp-batch-lookups`: a lookup in a row of one's own says so.
 
 `logits[arange(n), labels]`, as PyTorch writes the picking of the labels' logits, names
-each row by a number. Who cuts the rows, between devices or into microbatches, has to
-know that row i is asked for by place i alone: a batching dimension says that.
+each row by a number. A pass that cuts the rows, between devices or into microbatches,
+has to know that row i is asked for by place i alone: a batching dimension says that.
 """
 
 from collections.abc import Callable, Iterable, Sequence

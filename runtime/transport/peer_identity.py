@@ -1,4 +1,4 @@
-"""Who is at the other end, as its certificate says: a role in a run, and an id.
+"""The identity of a peer, as its certificate says: a role in a run, and an id.
 
 An authority that `pcp keys issuer` made has the run's namespace in its name, and signs
 certificates for identities, each with a URI: `pcp://NAMESPACE/ROLE/ID`. Where a member

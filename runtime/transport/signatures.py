@@ -1,4 +1,4 @@
-"""Who signed a file, and whether that is somebody whom this process trusts.
+"""The signer of a file, and whether this process trusts it.
 
     signer = Signer(Path("builder.identity"))
     signed = bundle.signed(signer.sign(signing.BUNDLE, bundle.digest))

@@ -1,4 +1,4 @@
-"""Who may ask: keys of clients, of which only hashes are kept.
+"""Keys of the clients that may ask, of which only hashes are kept.
 
 A line of the file is a name and the SHA-256 of a key, in hexadecimal:
 
@@ -58,7 +58,7 @@ class ApiKeys:
         return bool(self._names)
 
     def name(self, header: str) -> str | None:
-        """Who sends an `Authorization` header; None for nobody known."""
+        """The client that sends an `Authorization` header; None for an unknown one."""
         if not self._names:
             return "anybody"
         return self._names.get(_sent(header))

@@ -118,7 +118,7 @@ class Asking:
         return made
 
     def cancel(self, asked: Asked) -> bool:
-        """Nobody wants more of it; whether anything was left."""
+        """The client wants no more of it; returns whether anything was left."""
         return any([self.driver.cancel(number) for number in asked.numbers])
 
     def forget(self, asked: Asked) -> None:

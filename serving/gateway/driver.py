@@ -131,7 +131,7 @@ class Driver:
             )
 
     def cancel(self, number: int, reason: Reason = "cancelled") -> bool:
-        """Nobody wants the rest of an answer; whether there was one."""
+        """The rest of an answer is not needed; returns whether there was one."""
         there = number in self._answers
         if there:
             self._do(Cancelled(number, reason))
@@ -215,7 +215,7 @@ class Driver:
             self._timer = self._loop.call_later(wait, self._on_deadline)
 
     def _on_deadline(self) -> None:
-        """Somebody has waited too long; a clock that is early is asked again."""
+        """A deadline may have passed; a clock that is early is asked again."""
         self._deadline = None
         self._wake()
 

@@ -62,7 +62,7 @@ class ChatShape(Shape):
     whole, chunk = "chat.completion", "chat.completion.chunk"
 
     def opening(self, index: int) -> dict[str, Any]:
-        """Who speaks."""
+        """The first chunk of a message, which has the role of its author."""
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 

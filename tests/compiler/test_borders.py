@@ -123,7 +123,11 @@ def _circle(x: Any) -> Any:
     return jnp.sum(special.exp1(x * x + 0.2))
 
 
-@pytest.mark.parametrize("loss", [_loss, _circle])
+@pytest.mark.parametrize(
+    "loss",
+    # Slow: ten seconds of IREE, and all that it has is above, forward.
+    [pytest.param(_loss, marks=pytest.mark.slow), _circle],
+)
 def test_gradient(loss: Callable[[Any], Any]) -> None:
     bundle = pcp.compile(pcp.from_jax(loss, ROWS), mode="grad")
     with pcp.Program.load(bundle, device="local-sync") as program:

@@ -241,6 +241,7 @@ def test_units() -> None:
     assert [parse_bytes(t) for t in ("3B", "1KiB", "1.5GiB")] == [3, 1024, 3 << 29]
 
 
+@pytest.mark.slow  # the same prediction as below, of members of a mesh
 def test_pieces_of_a_batch_hold_what_one_does(tmp_path: Path) -> None:
     """And their sums; as predicted, and by IREE."""
     losses, peaks = [], []

@@ -145,6 +145,7 @@ def test_a_block_of_gpt_trains(target: str) -> None:
     assert compiled((gpt, BLOCK, [tokens, tokens]), [target], "train").module(target)
 
 
+@pytest.mark.slow  # a gradient compiles for each of them, above
 def test_a_block_of_gpt_runs_forward() -> None:
     tokens = jnp.zeros((2, 16), jnp.int32)
     model = (gpt, BLOCK, [tokens, tokens])

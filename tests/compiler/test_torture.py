@@ -70,6 +70,7 @@ def test_a_run_goes_on(tmp_path: Path) -> None:
     assert again == "neg_float32_3"
 
 
+@pytest.mark.slow  # test_borders.py starts loops from a constant key
 def test_a_loop_that_starts_from_constants_alone(tmp_path: Path) -> None:
     """IREE hoisted what it starts from, and the call ended."""
     name = "lax random_uniform_shape_float16_$"

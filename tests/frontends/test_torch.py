@@ -13,7 +13,11 @@ from pcp.frontends.signature import arguments_of
 from pcp.frontends.torch import from_torch, weights_of
 
 
-@pytest.mark.parametrize("name", ["gpt", "llama", "cnn", "mlp"])
+@pytest.mark.parametrize(
+    "name",
+    # Slow: examples/torch_to_bundle.py compares the MLP, and is run by a test.
+    ["gpt", "llama", "cnn", pytest.param("mlp", marks=pytest.mark.slow)],
+)
 def test_loss_equals_torch_in_float32(name: str, iree: Iree) -> None:
     case = example(name)
     text = str(from_torch(case.model, *case.inputs))

@@ -1,6 +1,7 @@
 """Objectives that stop gradients train as in PyTorch, through IREE."""
 
 import numpy as np
+import pytest
 import torch
 from helpers.models.torch_objectives import Objectives
 from helpers.oracles.torch_gradients import theirs
@@ -9,6 +10,7 @@ import pcp
 from pcp.frontends.torch import weights_of
 
 
+@pytest.mark.slow  # ten seconds of IREE: test_torch_stops.py has each stop
 def test_gradients_equal_torch() -> None:
     model = Objectives()
     x = torch.randn(6, 4)

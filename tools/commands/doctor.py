@@ -177,7 +177,7 @@ def _version(name: str) -> str | None:
 
 
 def _use(extra: str) -> str:
-    """Who would need an extra's packages, where a role does."""
+    """The roles that need an extra's packages."""
     users = [role for role, needs in ROLES.items() if extra in needs]
     return f" (for: {', '.join(users)})" if users else ""
 

@@ -40,6 +40,7 @@ from pcp.errors import (
     install,
 )
 from pcp.tools.support.command import Parser, run
+from pcp.tools.support.progress import doing
 from pcp.tools.support.user_files import load_file, named, users_code
 from pcp.training.config.experiment import BROUGHT
 from pcp.training.storage import safetensors_io
@@ -164,7 +165,8 @@ def _main(argv: Sequence[str]) -> None:
     _check_installed(framework)  # before the model's file, which fails without it
     from pcp.frontends.signature import require_scalar_loss
 
-    module, weights = _EXPORTERS[framework](load_file(path), path, name, options)
+    with doing(f"exporting {name}"):
+        module, weights = _EXPORTERS[framework](load_file(path), path, name, options)
     if not options.forward:
         require_scalar_loss(module)
     _write(out, f"{module}".strip().encode() + b"\n")
@@ -204,7 +206,8 @@ def _main_hf(options: Namespace) -> None:
 
     out = Path(options.out or f"{Path(options.hf).resolve().name}.mlir")
     size = Size(options.batch_size, options.block_size)
-    exported = export(options.hf, options.task, size, options.result)
+    with doing(f"exporting {Path(options.hf).resolve().name}"):
+        exported = export(options.hf, options.task, size, options.result)
     if not options.forward:
         require_scalar_loss(exported.module)
     _write(out, f"{exported.module}".strip().encode() + b"\n")

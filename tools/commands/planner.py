@@ -17,6 +17,7 @@ from pathlib import Path
 from pcp import strict_json
 from pcp.compiler.options import MODES, CompileOptions
 from pcp.tools.support.command import Parser, run
+from pcp.tools.support.progress import doing
 from pcp.tools.support.signals import in_order
 
 PROG = "pcp plan"
@@ -43,7 +44,9 @@ def _main(argv: Sequence[str]) -> None:
     )
     axes = plan.parse_axes(flags.mesh)
     wanted = {"zero": flags.zero, "axes": axes, "keep": flags.keep}
-    choice = driver.plan(read(flags.model), options, **wanted)
+    model = read(flags.model)
+    with doing(f"planning for {flags.cluster}", Path(flags.model).stat().st_size):
+        choice = driver.plan(model, options, **wanted)
     print("\n".join(choice.lines()))
     if flags.json:
         flags.json.write_text(strict_json.dumps(choice.to_dict(), indent=1))

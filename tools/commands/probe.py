@@ -27,6 +27,7 @@ from pcp.errors import ConfigError, UsageError
 from pcp.runtime.program import host_processor
 from pcp.tools.support import backends, processes
 from pcp.tools.support.command import Parser, run
+from pcp.tools.support.progress import doing
 
 PROG = "pcp probe"
 ADDRESS = "pcp probe: meeting at "
@@ -134,7 +135,7 @@ def _named(target: str, hosts: Sequence[str]) -> str:
 
 
 def _shared(world: Any, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Everyone's facts, in order of rank."""
+    """The facts of all members, in order of rank."""
     line = np.frombuffer(strict_json.dumps(facts).encode() + b"\n", np.uint8)
     gathered = world.all_gather(line, tag="facts")
     return [
@@ -231,7 +232,11 @@ def _everyone(argv: Sequence[str], flags: Namespace) -> None:
         return processes.start(command, rank, address)
 
     said: list[str] = []
-    with processes.ranks(flags.devices, start, ADDRESS, said.append) as running:
+    what = f"measuring {flags.devices} devices as {flags.target}"
+    with (
+        doing(what),
+        processes.ranks(flags.devices, start, ADDRESS, said.append) as running,
+    ):
         processes.wait(running)
     print(*said, sep="", end="")
 

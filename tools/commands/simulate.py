@@ -12,6 +12,7 @@ from pcp.errors import ConfigError, UsageError
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.lines import say, stamped, to_json
+from pcp.tools.support.progress import doing
 from pcp.tools.support.signals import in_order
 from pcp.training.simulate.network_model import World
 from pcp.training.simulate.simulation import Figures, simulate
@@ -74,7 +75,10 @@ def _main(argv: Sequence[str]) -> None:
     modelled = World.of(manifest, workers=sizes[0], **_changes(flags))
     for workers in sizes:
         world = replace(modelled, workers=workers)
-        shown.append(simulate(experiment, content, world, flags.rounds, flags.seed))
+        what = f"simulating {flags.rounds} rounds of {workers} workers"
+        with doing(what):
+            found = simulate(experiment, content, world, flags.rounds, flags.seed)
+        shown.append(found)
         if not flags.json:
             _show(shown)
     if flags.json:

@@ -11,8 +11,9 @@ from pcp.passes.legalize.functions.accuracy import (
     TYPES,
     Claim,
 )
+from pcp.tools.pages.places import ROOT
 
-MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "accuracy.jsonl"
+MEASURED = ROOT / "benchmarks" / "accuracy.jsonl"
 HEAD = """
 A bound is the largest error on targets `cpu` and `cpu:<name>`, in units in the last
 place (ulp) of the exact result; 0.5 is a result rounded once. Where a row names

@@ -22,6 +22,7 @@ from pcp.tools.pages import monitoring
 from pcp.tools.pages.accuracy_page import accuracy_page
 from pcp.tools.pages.derivatives_page import derivatives_page
 from pcp.tools.pages.markdown import NOTICE, markdown, table
+from pcp.tools.pages.places import DOCS
 from pcp.tools.pages.reference import (
     api_page,
     commands_page,
@@ -29,8 +30,6 @@ from pcp.tools.pages.reference import (
     metrics_page,
 )
 from pcp.tools.support.command import Parser, run
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +42,7 @@ def _main(argv: Sequence[str]) -> int:
         prog="pcp.tools.pages.docs", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--check", action="store_true", help="write nothing")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs", metavar="DIR")
+    parser.add_argument("--out", type=Path, default=DOCS, metavar="DIR")
     options = parser.parse_args(argv)
     for name, text in pages().items():
         path = options.out / name

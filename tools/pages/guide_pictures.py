@@ -16,9 +16,10 @@ import numpy as np
 
 from pcp.errors import ConfigError, MissingPackage, install
 from pcp.tools.guide.chapters import CHAPTERS, module_of
+from pcp.tools.pages.places import GUIDE
 from pcp.tools.support.command import Parser, run
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "guide" / "pictures"
+FOLDER = GUIDE / "pictures"
 BLUE, RED, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#888888"
 MEMBERS = (BLUE, RED, GREEN, "#cc79a7")
 Axes = Any

@@ -15,10 +15,9 @@ from typing import Any
 
 from pcp.errors import MissingPackage, install
 from pcp.tools.pages.fences import Block, blocks_of
+from pcp.tools.pages.places import GUIDE
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.lines import say
-
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,17 +18,26 @@ from tempfile import TemporaryDirectory
 from pcp import strict_json
 from pcp.errors import MissingPackage, PcpError
 from pcp.tools.pages.bundle_page import programs
+from pcp.tools.pages.places import PICTURES, ROOT
 from pcp.tools.support.command import Parser, run
 from pcp.training.observe.past_run import write_report
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "docs" / "pictures"
 ROUNDS, KILLED_IN = 20, 8
 PATIENCE_S = 1200
 PCP = [sys.executable, "-m", "pcp.tools.cli"]
 COMPILE = [sys.executable, "-m", "pcp.tools.compile"]
 #: Name of a run, and the keys of its experiment that are not the demo's.
 RUNS = {"lr-0.7": (), "lr-1.0": ("outer_learning_rate=1.0",)}
+
+#: A Llama so wide that a sum of activations costs less than gathering a weight.
+WIDE = f"""\
+import sys
+sys.path.insert(0, {str(ROOT / "examples" / "models")!r})
+import llama_block
+class Llama(llama_block.Llama):
+    def __init__(self, block_size):
+        super().__init__(block_size, vocabulary=1024, width=512)
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> None:
     parser = Parser.documented("pcp.tools.pages.screenshots", __doc__)
-    parser.add_argument("--out", type=Path, default=FOLDER, metavar="DIR")
+    parser.add_argument("--out", type=Path, default=PICTURES, metavar="DIR")
     flags = parser.parse_args(argv)
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
@@ -60,13 +69,16 @@ def _pages(folder: Path) -> list[tuple[str, Path, int]]:
     )
     compiled = ("--target", "cpu", "--mode", "grad", "--mesh", "dp=2,tp=2")
     sharding = ("--sharding", str(ROOT / "examples" / "megatron.json"))
-    model = "demo/models/nanogpt_small.mlir"
-    _call(*COMPILE, model, *compiled, *sharding, "-o", "gpt.pcp", within=folder)
-    _call(*PCP, "inspect", "--plan", "gpt.pcp", "-o", "plan.html", within=folder)
+    (folder / "wide.py").write_text(WIDE)
+    sizes = ("--batch-size", "8", "--block-size", "16", "-o", "llama.mlir")
+    _call(*PCP, "export", "--torch", "wide.py:Llama", *sizes, within=folder)
+    model = ("llama.mlir", *compiled, *sharding, "-o", "llama.pcp")
+    _call(*COMPILE, *model, within=folder)
+    _call(*PCP, "inspect", "--plan", "llama.pcp", "-o", "plan.html", within=folder)
     return [
         ("run", write_report(folder / "runs" / next(iter(RUNS)), programs), 925),
         ("runs", folder / "runs.html", 960),
-        ("plan", folder / "plan.html", 720),
+        ("plan", folder / "plan.html", 1180),
     ]
 
 

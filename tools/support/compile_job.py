@@ -13,6 +13,7 @@ from pcp.dialect.context import read
 from pcp.errors import UsageError
 from pcp.signing import BUNDLE
 from pcp.tools.support import hf_training
+from pcp.tools.support.progress import doing
 from pcp.tools.support.protection import signer
 
 SUFFIXES = {"bundle": "pcp", "vmfb": "vmfb", "mlir": "mlir"}
@@ -33,7 +34,10 @@ def compile_file(flags: Namespace, options: CompileOptions) -> str:
     if flags.emit == "mlir":
         _write(output, _text(module, options, targets).encode())
         return f"wrote {output}"
-    bundle = driver.compile(module, options)
+    what = f"compiling for {', '.join(t.name for t in targets)}"
+    path = Path(flags.model or "")
+    with doing(what, path.stat().st_size if path.is_file() else 1):
+        bundle = driver.compile(module, options)
     if flags.emit == "vmfb":
         _write(output, bundle.module())
     else:

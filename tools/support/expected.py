@@ -10,6 +10,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+PROG = "pcp-opt"
+SEPARATOR = "// -----"
+"""Between the parts of a file that `--split-input-file` works on one by one."""
+
 COMMENT = re.compile(
     r"expected-(?P<kind>error|warning|note|remark)(?P<re>-re)? *"
     r"(?:@(?P<where>[+-]\d+|above|below|unknown))? *\{\{(?P<text>.*)\}\}\s*$"

@@ -12,8 +12,8 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context
 from pcp.errors import PassError, UsageError, nearest
 from pcp.passes.core.base import Pipeline, split_top_level
+from pcp.tools.support.expected import SEPARATOR
 from pcp.tools.support.opt_job import Job
-from pcp.tools.support.opt_text import SEPARATOR
 
 DIALECTS = (
     "affine arith bufferization builtin cf chlo complex func linalg math memref "

@@ -14,9 +14,8 @@ from pcp.dialect.diagnostics import diagnostics, is_echo, location_string
 from pcp.errors import IRError, PcpError, UsageError, nearest
 from pcp.passes.core.base import Observer, Pipeline
 from pcp.tools.support.command import report
-from pcp.tools.support.expected import Received, mismatches
+from pcp.tools.support.expected import PROG, SEPARATOR, Received, mismatches
 from pcp.tools.support.observers import ALL, PrintIR, Timing, pass_names
-from pcp.tools.support.opt_text import PROG, SEPARATOR
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def add_sign_flag(parser: Parser) -> None:
 
 
 def signer(flags: Namespace) -> Signer | None:
-    """Who signs, if the flags say so."""
+    """The signer that `--sign` names; None without the flag."""
     return None if flags.sign is None else Signer(flags.sign)
 
 

@@ -22,7 +22,8 @@ from pcp.tools.support import hf_training
 from pcp.tools.support.command import Parser
 from pcp.tools.support.lines import say
 from pcp.tools.support.model_check import inspected, read_model
-from pcp.training.config import experiment as experiments
+from pcp.tools.support.progress import doing, expected
+from pcp.training.config import experiment_file as experiments
 from pcp.training.config.experiment import Experiment
 from pcp.training.data.formats.table import check_readable
 from pcp.training.observe.metrics import Observer
@@ -252,7 +253,11 @@ def compiler_for(
         from pcp.tools.support.cache_folder import cache_folder
 
         began = time.monotonic()
-        report(f"compiling {Path(path).name} for {target} ...")
+        what, file = f"compiling for {target}", Path(path)
+        size = file.stat().st_size if file.is_file() else 1  # not there: told below
+        about = expected(what, size)
+        how_long = "" if about is None else f" (up to {about:.0f} s)"
+        report(f"compiling {Path(path).name} for {target}{how_long} ...")
         options = CompileOptions(
             targets=(target,),
             mode="train",
@@ -272,7 +277,8 @@ def compiler_for(
         )
         model = read_model(path)
         inspected(experiment, model)
-        content = driver.compile(model, options).to_bytes()
+        with doing(what, size, shown=False):  # the screen is the run's
+            content = driver.compile(model, options).to_bytes()
         seconds = time.monotonic() - began
         report(f"compiled {Path(path).name} for {target} in {seconds:.1f} s")
         return content

@@ -6,14 +6,10 @@ again with the same members, and if that keeps failing, without the member that
 the others cannot reach.
 
 `Rounds` is what every policy has in common: a round is committed when all members of
-its newest attempt have prepared one state. When rounds begin, with which members and
-on which leases is a policy's: `pcp.training.coordinator.synchronous_rounds`, where all
-begin together, and `pcp.training.coordinator.asynchronous_rounds`, where each member
-has a clock of its own. A run has one policy, from its first program on.
+its newest attempt have prepared one state. What differs is in `round_policy`.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,11 +17,11 @@ from pcp.errors import StateMismatch, counted
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.effects import Keep, Refuse, ReportRound
-from pcp.training.coordinator.events import Saved
 from pcp.training.coordinator.guards.conduct import Conduct, quarantined
 from pcp.training.coordinator.guards.digest_vote import vote
 from pcp.training.coordinator.guards.value_guard import ValueGuard, claim
 from pcp.training.coordinator.roster import CORRECTED, Member
+from pcp.training.coordinator.round_policy import RoundPolicy
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool, Range
@@ -54,7 +50,7 @@ def share(at_most: int, speed: float, fastest: float) -> int:
     return max(1, int(at_most * (speed / fastest)))
 
 
-class Rounds(ABC):
+class Rounds(RoundPolicy):
     """The rounds of a run, one at a time."""
 
     def __init__(
@@ -80,87 +76,6 @@ class Rounds(ABC):
             Prepared: self._on_prepared,
             GroupFailed: self._on_group_failed,
         }
-
-    # A policy's -----------------------------------------------------------------
-
-    @abstractmethod
-    def exhausted(self) -> bool:
-        """Whether no further round can begin: all are done, or the data is used up."""
-
-    @abstractmethod
-    def start(self, ready: list[Member]) -> None:
-        """Between two rounds: let the ready members work."""
-
-    @abstractmethod
-    def check(self, now: float) -> None:
-        """Apply time limits to the round under way."""
-
-    @abstractmethod
-    def lost(self, member: Member) -> None:
-        """A member is gone; its part of this round does not count."""
-
-    @abstractmethod
-    def without(self, attempt: Attempt, name: str) -> None:
-        """A member's part does not count: its samples are given out again."""
-
-    def computing(self, name: str) -> bool:
-        """Whether a member is to make inner steps now."""
-        return self.attempt is not None and name in self.attempt.slow
-
-    @property
-    def exchanges_inside(self) -> bool:
-        """Whether members exchange between inner steps: one's fault is soon all's."""
-        return False
-
-    @abstractmethod
-    def forget(self, member: Member) -> None:
-        """A member's work outside of a round is gone with the state that it held."""
-
-    @abstractmethod
-    def give_up(self) -> None:
-        """The committed state is lost: what was begun from it does not count."""
-
-    @abstractmethod
-    def busy(self, name: str) -> bool:
-        """Between two rounds: whether a worker still makes steps that will count."""
-
-    @abstractmethod
-    def goes_on_from(self, held: int | None) -> bool:
-        """Whether a worker that holds the state of this round works from it."""
-
-    @abstractmethod
-    def needs_holder(self) -> bool:
-        """Whether nothing can begin until a worker holds the committed state."""
-
-    @abstractmethod
-    def stuck(self, waiting: bool) -> bool:
-        """Whether the run waits for a state; `waiting` says that a worker does."""
-
-    @abstractmethod
-    def starts_without_holder(self, ready: Sequence[Member]) -> bool:
-        """Whether those ready can begin though none holds the committed state."""
-
-    @abstractmethod
-    def left(self, saved: Saved, ready: Sequence[Member]) -> bool:
-        """Whether some of those ready went on from a state that is handed out."""
-
-    @abstractmethod
-    def finish_prepared(self) -> bool:
-        """Commit a round that was prepared by all when the last shepherd died."""
-
-    @abstractmethod
-    def _particulars(self, attempt: Attempt, name: str) -> dict[str, Any]:
-        """More keys of a member's order."""
-
-    @abstractmethod
-    def _retry(self, attempt: Attempt) -> None:
-        """An attempt failed; `attempt` is the one that could follow."""
-
-    @abstractmethod
-    def _settle(self, attempt: Attempt) -> None:
-        """The steps of these members have counted."""
-
-    # Of all policies -------------------------------------------------------------
 
     def check_progress(self, now: float) -> None:
         """Let members go whose thread makes no steps though they live."""
@@ -338,7 +253,7 @@ class Rounds(ABC):
             self.drop(member, fault)
 
     def _halt(self, attempt: Attempt, why: str) -> None:
-        """Nobody can say what is right: the samples go back, and the run waits."""
+        """No state is known to be right: the samples go back, and the run waits."""
         self.attempt, self._group = None, []
         for name in (*attempt.members, *attempt.aside):
             self.without(attempt, name)

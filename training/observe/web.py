@@ -247,7 +247,7 @@ class WebServer:
     """Answers for a `Served` from threads of its own, until `close`."""
 
     def __init__(self, host: str, port: int, served: Served, token: str = "") -> None:
-        """Whoever asks must have the `token`; "": nobody needs one."""
+        """A request must have the `token`; without one ("") none is needed."""
         self._server = _listen(host, port, served)
         self._server.token = token
         self.host, self.port = host, int(self._server.server_address[1])

@@ -122,8 +122,8 @@ class Artifacts:
     def program_or_blame(self, target: str) -> Program:
         """As `program`; where that fails before any other was made, finds out why.
 
-        Who asks for a target that is none must not end the run: it ends only if there
-        is no bundle for this machine's own processor either, which is `sound`.
+        A worker that asks for an unknown target must not end the run: it ends only if
+        there is no bundle for this machine's own processor either, which is `sound`.
         """
         try:
             return self.program(target)

@@ -4,9 +4,10 @@
     found(tag, 10.0)                                   # [("10.0.0.1", 8080)]
 
 A shepherd announces a service `_pcp._tcp.local.` under a name that says nothing, with
-the tag of its run's namespace. Who has the same key, or trusts the same issuer, knows
-the tag; others see that something is there, and not whose. What is found are addresses
-alone: whether who answers there is one of us, the connection decides as ever.
+the tag of its run's namespace. A process that has the same key, or trusts
+the same issuer, knows the tag; others see that a namespace is announced, and not whose.
+Discovery finds addresses alone: a connection decides, as ever, whether its peer belongs
+to the namespace.
 """
 
 import hashlib
@@ -117,7 +118,7 @@ class _Found:
         return {places[0] for places in self._by_name.values()}
 
     def add_service(self, speaker: Any, kind: str, name: str) -> None:
-        """Somebody is there."""
+        """A namespace is announced."""
         info = speaker.get_service_info(kind, name, timeout=2000)
         if info is None or info.properties.get(b"ns") != self._tag:
             return
@@ -134,7 +135,7 @@ class _Found:
     update_service = add_service
 
     def remove_service(self, speaker: Any, kind: str, name: str) -> None:
-        """Somebody is gone."""
+        """An announcement has ended."""
         with self.changed:
             self._by_name.pop(name, None)
 

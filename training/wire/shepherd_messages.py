@@ -12,7 +12,7 @@ Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class _OfATerm(Message, frozen=True):
-    """Who says it, and in which term."""
+    """The shepherd that sends it, and its term."""
 
     sender: Number
     term: Count

@@ -9,7 +9,8 @@ The length of a plain mean of M deltas that are nearly at right angles shrinks b
 1 / √M; this one does not, so γ need not follow the number of workers. Deltas that
 cancel give 0, as in a plain mean.
 
-Who is waited for is the run's business: `quorum` and `grace_seconds` of an experiment.
+Which members a round waits for the run says: `quorum` and `grace_seconds` of an
+experiment.
 With `own_clocks` learners go on as in the paper, and are merged when they come: Δ_m is
 then how far one went from the parameters it began with, and θ the newest ones. Without,
 one that is left out begins with the merged state. The paper's further weight, tokens a

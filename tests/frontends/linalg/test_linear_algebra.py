@@ -139,6 +139,7 @@ def test_reverse(fn: Callable[..., object], iree: Iree) -> None:
     check_vjp(case(fn, matrix(4, (2,))), compiled(iree))
 
 
+@pytest.mark.slow  # ten seconds of IREE; square ones, and these forward, stay
 def test_reverse_of_rectangles(iree: Iree) -> None:
     check_vjp(case(rectangles, matrix(5)[:, :3]), compiled(iree))
 

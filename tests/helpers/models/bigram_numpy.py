@@ -8,7 +8,7 @@ the shepherd a manifest with its shapes. Run as a program it is a worker.
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -65,10 +65,13 @@ class BigramTrainer:
     `pause` slows each inner step.
     """
 
-    parts, axes_inside = WHOLE, ()
+    parts = WHOLE
+    axes_inside: Sequence[tuple[str, ...]] = ()
+    evaluates_averages = True
     inputs = token_inputs(BATCH, BLOCK)
     batch, block = BATCH, BLOCK
-    parameter_shapes, rows = ((VOCABULARY, VOCABULARY),), {}
+    parameter_shapes = ((VOCABULARY, VOCABULARY),)
+    rows: Mapping[str, int] = {}
     every_step, waited, private = False, 0.0, {}
     resumes, progress, inner_exchange = False, (), (0, None)
     seed: int | None = None

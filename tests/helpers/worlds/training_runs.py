@@ -9,7 +9,9 @@ from typing import Generic, TypeVar
 from helpers.models.bigram_numpy import BigramTrainer, Pause, bundle
 
 from pcp.runtime import Endpoint
-from pcp.training.config.experiment import parse
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.observe.metrics import Quiet
 from pcp.training.observe.orders import give

@@ -81,8 +81,13 @@ CASES = {
 }
 
 
+OWN = [s for s in HERE if objects.best("grouped", s) == s]
+
+
 @pytest.mark.parametrize(
-    "instructions", ["", *(s for s in HERE if objects.best("grouped", s) == s)]
+    "instructions",
+    # Slow: the kernel for most of what this processor has shows how it is called.
+    ["", *(pytest.param(s, marks=pytest.mark.slow) for s in OWN[1:]), *OWN[:1]],
 )
 def test_same_products(iree: Iree, instructions: str) -> None:
     """Without a set of instructions they are IREE's own code."""

@@ -24,10 +24,10 @@ CPUS = ("cpu", "cpu:host")
 COUNT = {"f32": 4099, "f16": 2053, "bf16": 2053, "f64": 509}
 
 
-#: Narrow types are computed in f32, whose functions are here on either processor; they
-#: and the others are slow, since a program of all functions compiles for a while.
-PLACES = [("cpu", "f32"), ("cpu:host", "f32"), ("cpu", "f64")]
-RARE = [("cpu:host", "f64"), *((cpu, e) for cpu in CPUS for e in ("f16", "bf16"))]
+#: Narrow types are computed in f32, whose functions are here; they and the other
+#: processor are slow, since a program of all functions compiles for a while.
+PLACES = [("cpu", "f32"), ("cpu", "f64")]
+RARE = [(cpu, e) for cpu in CPUS for e in COUNT if (cpu, e) not in PLACES]
 EVERYWHERE = [*PLACES, *(pytest.param(*p, marks=pytest.mark.slow) for p in RARE)]
 
 

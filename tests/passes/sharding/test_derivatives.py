@@ -10,7 +10,7 @@ from helpers.random_programs import derived
 from pcp.dialect.context import parse
 from pcp.passes.core.stops import forget_derivatives
 
-BATCH = 25
+BATCH = 15
 
 
 def _check_batch(

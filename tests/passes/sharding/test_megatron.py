@@ -61,6 +61,22 @@ def test_two_sums_a_layer_and_direction() -> None:
     assert gradient["pcp.all_reduce", 3] == 2 * (2 * LAYERS + 1)
 
 
+def test_the_plan_cuts_attention_by_heads() -> None:
+    """Queries, keys and values by rows, what joins the heads by columns."""
+    program, _ = _lowered(16)
+    parts = {t.name: str(t.layout) for t in program.manifest.function("grad").inputs}
+    rows, columns = "[tp, .]", "[., tp]"
+    wanted = {"query": rows, "key": rows, "value": rows, "out": columns}
+    found = {
+        name: layout
+        for name, layout in parts.items()
+        if any(name.endswith(f".{end}.weight") for end in wanted)
+    }
+    assert len(found) == 4 * LAYERS
+    for name, layout in found.items():
+        assert layout == wanted[name.split(".")[-2]], name
+
+
 def test_the_gradients_are_those_of_torch() -> None:
     program, example = _lowered(16)
     signature = program.manifest.function("grad")

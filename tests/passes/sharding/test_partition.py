@@ -30,7 +30,7 @@ def _check_batch(first: int, parts: bool = False) -> list[str]:
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(i, marks=() if i < 4 * BATCH else pytest.mark.slow)
+        pytest.param(i, marks=() if i < 2 * BATCH else pytest.mark.slow)
         for i in range(0, 3000, BATCH)
     ],
 )

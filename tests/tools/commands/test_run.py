@@ -29,7 +29,7 @@ EVERY = [
     for plan, (axes, cut) in sharded.PLANS.items()
     if sharded.fits(model, axes, cut)
 ] + [("cnn", "rows4"), ("scene", "rows2-columns2")]
-FAST = {("mlp", "zero3-tp2"), ("cnn", "dp3")}
+FAST = {("mlp", "zero3-tp2")}
 
 
 def _compile(model: str, plan: str, folder: Path) -> Path:

@@ -9,7 +9,9 @@ import pytest
 
 from pcp.errors import ConfigError, MissingPackage
 from pcp.manifest import TensorSpec
-from pcp.training.config.experiment import parse
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.dataset import Source
 from pcp.training.data.formats import table, tables

@@ -36,7 +36,7 @@ class Conduct:
     def to_go(
         self, members: Sequence[str], accused: Mapping[str, Set[str]]
     ) -> tuple[str, str]:
-        """Who leaves a group that cannot exchange, and why.
+        """The member that leaves a group that cannot exchange, and why.
 
         `accused` are members that others cannot reach, each with those others.
         """

@@ -1,0 +1,13 @@
+"""Numbers of bytes as users write them."""
+
+import re
+
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def bytes_in(text: str) -> int | None:
+    """`1.5GiB` in bytes; None for what is no number with one of `UNITS`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(\w+)", text)
+    if match is None or match[2] not in UNITS:
+        return None
+    return int(float(match[1]) * UNITS[match[2]])

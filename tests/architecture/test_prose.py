@@ -1,0 +1,69 @@
+"""The subject of a sentence is a noun: not Who, Nobody or Somebody.
+
+In docstrings, and in the documents but for the guide, which tells a story.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+from helpers.repository.sources import ROOMS, ROOT, sources
+
+FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+PAGES = ("README.md", "CONTRIBUTING.md", *sorted(
+    str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md")
+))  # fmt: skip
+PERSON = re.compile(
+    r"(?:^|[.;:|] )(Who(?:ever)?|(?:No|Some|Any|Every)(?:body|one))\b(?:'s)? [^.|]*"
+)
+
+
+def strings(source: str) -> Iterator[str]:
+    """The docstrings of a source, of its attributes too, each on one line."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str):
+                yield " ".join(node.value.value.split())
+
+
+def sentences(source: str) -> list[str]:
+    """Those of which the subject is a person without a name."""
+    return [match[0] for text in strings(source) for match in PERSON.finditer(text)]
+
+
+@pytest.mark.parametrize("room", ["pcp", *ROOMS])
+def test_subjects_are_nouns(room: str) -> None:
+    files = sources(room)
+    assert sum(len(list(strings(file.read_text()))) for file in files) > 30
+    found = {
+        str(file.relative_to(ROOT)): said
+        for file in files
+        if (said := sentences(file.read_text()))
+    }
+    assert not found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_subjects_of_pages_are_nouns(page: str) -> None:
+    paragraphs = FENCED.sub("", (ROOT / page).read_text()).split("\n\n")
+    lines = (" ".join(paragraph.split()) for paragraph in paragraphs)
+    assert not [match[0] for line in lines for match in PERSON.finditer(line)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Who has heard from all votes.",
+        "It waits. Nobody else does.",
+        "What is said: somebody hears it. Everyone's facts.",
+    ],
+)
+def test_a_person_without_a_name_is_found(text: str) -> None:
+    assert len(sentences(f'"""{text}"""')) == 1
+
+
+def test_nouns_and_questions_in_mid_sentence_are_let_through() -> None:
+    assert not sentences(
+        '"""A member votes. It says who has heard, and nobody waits."""'
+    )
