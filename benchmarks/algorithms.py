@@ -39,7 +39,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "models"))
 from pcp.bundle import Bundle
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.tools.support.cache_folder import cache_folder
-from pcp.training.config.experiment import Experiment, parse
+from pcp.training.config.experiment import (
+    Experiment,
+)
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.dataset import token_inputs
 from pcp.training.storage.safetensors_io import Arrays

@@ -1,4 +1,4 @@
-"""Who takes part in benchmarks/step.py: the same GPT trained four ways.
+"""Who takes part in benchmarks/step.py and gpu_check.py: one GPT trained four ways.
 
 Each contestant is built in a process of its own, from the same folder: `job.npz`
 (weights, ids, targets) and, for pcp, `step.pcp`. `step()` does forward, backward
@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,14 @@ class Size:
     batch: int = 64
     block: int = 32
     vocabulary: int = 65
+    compute: str = "f32"
+    """f32, or bf16: parameters, state and sums stay f32."""
 
     def __str__(self) -> str:
         return (
             f"{self.layers} layers, d={self.width}, {self.heads} heads, "
-            f"batch {self.batch}x{self.block}, vocabulary {self.vocabulary}"
+            f"batch {self.batch}x{self.block}, vocabulary {self.vocabulary}, "
+            f"{self.compute}"
         )
 
 
@@ -48,6 +52,7 @@ SIZES = {
     "medium": Size(layers=4, width=256, heads=8, batch=16, block=128),
     "vocabulary": Size(4, 256, 8, 16, 128, vocabulary=8192),
     "large": Size(12, 512, 8, 2, 512, vocabulary=4096),
+    "gpt2": Size(12, 768, 12, 1, 256, vocabulary=50257),
 }
 
 
@@ -111,10 +116,15 @@ def pcp_sync(folder: Path, size: Size) -> Step:
 # --- jax ---
 
 
-def jax(folder: Path, size: Size) -> Step:
-    """`jit` of value_and_grad and AdamW, weights and state donated."""
+def jax(folder: Path, size: Size, products: str = "highest") -> Step:
+    """`jit` of value_and_grad and AdamW, weights and state donated.
+
+    On NVIDIA's devices f32 products are TF32 unless `products` is "highest".
+    """
     import jax
     import jax.numpy as jnp
+
+    jax.config.update("jax_default_matmul_precision", products)
 
     weights, ids, targets = load(folder)
 
@@ -150,15 +160,18 @@ def jax(folder: Path, size: Size) -> Step:
 
 def _jax_loss(jnp: Any, jax: Any, w: dict, ids: Any, targets: Any, size: Size) -> Any:
     def norm(x: Any, name: str) -> Any:
+        x, kind = x.astype(jnp.float32), x.dtype
         mean = x.mean(-1, keepdims=True)
         variance = ((x - mean) ** 2).mean(-1, keepdims=True)
         unit = (x - mean) * jax.lax.rsqrt(variance + 1e-5)
-        return unit * w[f"{name}.weight"] + w[f"{name}.bias"]
+        return unit.astype(kind) * w[f"{name}.weight"] + w[f"{name}.bias"]
 
     def heads(x: Any) -> Any:
         shape = (size.batch, size.block, size.heads, size.width // size.heads)
         return x.reshape(shape).transpose(0, 2, 1, 3)
 
+    if size.compute == "bf16":
+        w = {k: x.astype(jnp.bfloat16) for k, x in w.items()}
     causal = jnp.tril(jnp.ones((size.block, size.block), bool))
     x = w["token.weight"][ids] + w["position.weight"]
     for i in range(size.layers):
@@ -166,12 +179,13 @@ def _jax_loss(jnp: Any, jax: Any, w: dict, ids: Any, targets: Any, size: Size) -
         qkv = norm(x, f"{p}.norm1") @ w[f"{p}.attention.qkv.weight"].T
         q, k, v = map(heads, jnp.split(qkv, 3, -1))
         scores = q @ k.transpose(0, 1, 3, 2) / math.sqrt(size.width // size.heads)
-        mixed = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf), -1) @ v
+        scores = jnp.where(causal, scores, -jnp.inf).astype(jnp.float32)
+        mixed = jax.nn.softmax(scores, -1).astype(v.dtype) @ v
         mixed = mixed.transpose(0, 2, 1, 3).reshape(x.shape)
         x = x + mixed @ w[f"{p}.attention.projection.weight"].T
         up = norm(x, f"{p}.norm2") @ w[f"{p}.up.weight"].T + w[f"{p}.up.bias"]
         x = x + jnp.maximum(up, 0) @ w[f"{p}.down.weight"].T + w[f"{p}.down.bias"]
-    logits = norm(x, "norm") @ w["head.weight"].T
+    logits = (norm(x, "norm") @ w["head.weight"].T).astype(jnp.float32)
     chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1)
     return -chosen.mean()
 
@@ -179,15 +193,24 @@ def _jax_loss(jnp: Any, jax: Any, w: dict, ids: Any, targets: Any, size: Size) -
 # --- torch ---
 
 
-def torch_eager(folder: Path, size: Size, *, compiled: bool = False) -> Step:
-    """Autograd and the fused AdamW."""
+def torch_eager(
+    folder: Path,
+    size: Size,
+    *,
+    compiled: bool = False,
+    device: str = "cpu",
+    products: str = "highest",
+) -> Step:
+    """Autograd and the fused AdamW; "high" `products` of f32 are TF32 on a GPU."""
     import torch
 
+    torch.set_float32_matmul_precision(products)
     weights, ids, targets = load(folder)
     model = torch_model(size)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(torch.from_numpy(weights[name]))
+    model = model.to(device)
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=LR,
@@ -197,13 +220,17 @@ def torch_eager(folder: Path, size: Size, *, compiled: bool = False) -> Step:
         fused=True,
     )
     forward = torch.compile(model) if compiled else model
-    x, y = torch.from_numpy(ids), torch.from_numpy(targets)
+    x, y = (torch.from_numpy(values).to(device) for values in (ids, targets))
+    cast = torch.autocast(device, torch.bfloat16, enabled=size.compute == "bf16")
 
     def step() -> float:
-        loss = forward(x, y)
+        with cast:
+            loss = forward(x, y)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
+        if device != "cpu":
+            torch.cuda.synchronize()
         return loss.item()
 
     return step
@@ -222,14 +249,21 @@ CONTESTANTS: dict[str, Callable[[Path, Size], Step]] = {
     "torch-compile": torch_compile,
 }
 
+ON_CUDA: dict[str, Callable[[Path, Size], Step]] = {
+    "pcp@cuda": partial(pcp, driver="cuda"),
+    "jax@cuda": jax,
+    "jax-tf32@cuda": partial(jax, products="default"),
+    "torch@cuda": partial(torch_eager, device="cuda"),
+    "torch-tf32@cuda": partial(torch_eager, device="cuda", products="high"),
+    "torch-compile@cuda": partial(torch_eager, device="cuda", compiled=True),
+}
+"""Those of gpu_check.py; JAX takes the GPU by itself where it has one."""
 
-def prepare(folder: Path, size: Size, report: Callable[[str], None]) -> None:
-    """Weights, a batch and pcp's bundle, for all contestants."""
+
+def draw(folder: Path, size: Size) -> Any:
+    """Weights and a batch, for all contestants; gives the model."""
     import torch
 
-    from pcp.compiler.driver import compile as compile_bundle
-    from pcp.compiler.options import CompileOptions
-    from pcp.frontends.torch import from_torch, weights_of
     from pcp.tools.support.tensor_files import save
 
     torch.manual_seed(0)
@@ -237,14 +271,31 @@ def prepare(folder: Path, size: Size, report: Callable[[str], None]) -> None:
     random = np.random.default_rng(0)
     shape = (size.batch, size.block)
     ids, targets = (random.integers(0, size.vocabulary, shape) for _ in "xy")
-    arrays = {"ids": ids, "targets": targets, **weights_of(model)}
+    weights = {k: p.detach().numpy() for k, p in model.named_parameters()}
+    arrays = {"ids": ids, "targets": targets, **weights}
     save(folder / "job.npz", [*arrays], [*arrays.values()])
+    return model
+
+
+def prepare(
+    folder: Path, size: Size, report: Callable[[str], None], target: str = "cpu:host"
+) -> None:
+    """Weights, a batch and pcp's bundle, for all contestants."""
+    import torch
+
+    from pcp.compiler.driver import compile as compile_bundle
+    from pcp.compiler.options import CompileOptions
+    from pcp.frontends.torch import from_torch
+
+    model = draw(folder, size)
+    _, ids, targets = load(folder)
     module = from_torch(model, torch.from_numpy(ids), torch.from_numpy(targets))
     options = CompileOptions(
-        targets=("cpu:host",),
+        targets=(target,),
         mode="train",
         optimizer=OPTIMIZER,
         algorithm="none",
+        precision=f"params=f32,compute={size.compute},reduce=f32",
         report=report,
     )
     compile_bundle(module, options).write(folder / "step.pcp")

@@ -1,125 +1,173 @@
-"""Does the sm_90a bundle train as the CPU's does? Needs one NVIDIA GPU.
+"""Training steps of pcp on an NVIDIA GPU against JAX and PyTorch on the same card.
 
-    python benchmarks/gpu_check.py                      # compiles both modules first
-    python benchmarks/gpu_check.py --bundle both.pcp    # only runs
+    python benchmarks/gpu_check.py prepare FOLDER             # here; needs no GPU
+    python benchmarks/gpu_check.py run FOLDER --json found.json      # where one is
 
-Trains examples/models/nanogpt_small.mlir for 20 steps of AdamW on the GPU and on the
-CPU, from the same weights on the same batches, compares the losses (1e-3) and prints
-the time of a step. Without a CUDA device it says so and exits 0. The bundle needs no
-GPU to be compiled; running a ready one needs only what `pip install -e .` installs.
+`prepare` compiles the train bundles of the GPTs of benchmarks/step.py for the card.
+`run` draws the weights and batches and lets pcp, JAX and PyTorch train from them, each
+in a process of its own, in turns; it needs what `pip install -e .` installs, and torch
+and JAX for CUDA beside it. The losses of the first steps are compared first, all with
+those of PyTorch with plain f32 products; a contestant whose losses are others has no
+time. A step ends when all its work is done. Memory is what nvidia-smi says that a
+process has, the 500 MB of a CUDA context included.
+
+Without a CUDA device `run` says so and gives 0.
 """
 
 import argparse
+import json
+import os
+import shutil
+import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-import numpy as np
+import contestants
+from contestants import ON_CUDA, SIZES, Size
+from step import COMPARED, Runner, start
 
 import pcp.runtime.program.executor as executor
 from pcp.errors import PcpError
 
-MODEL = Path(__file__).parent.parent / "examples" / "models" / "nanogpt_small.mlir"
-STEPS, TOLERANCE = 20, 1e-3
-GPU, CPU = "sm_90a", "cpu"
+TARGET = "sm_90a"
+JOBS = "small,medium,gpt2,gpt2-bf16"
+REFERENCE = "torch@cuda"
+
+TOLERANCES = {"f32": 1e-3, "bf16": 2e-2}
+"""Relative, of a loss to the reference's."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """Losses and seconds of each step."""
-
-    losses: list[float]
-    seconds: list[float]
+def size_of(job: str) -> Size:
+    """`medium`, or `medium-bf16`."""
+    name, _, compute = job.partition("-")
+    return replace(SIZES[name], compute=compute or "f32")
 
 
-def compile_both(model: Path, path: Path) -> Path:
-    """A train bundle with a module for the GPU and one for the CPU."""
-    from pcp.compiler.driver import compile as compile_bundle
-    from pcp.compiler.options import CompileOptions
-    from pcp.dialect.context import read
-
-    options = CompileOptions(
-        targets=(GPU, CPU),
-        mode="train",
-        optimizer="adamw{lr=1e-3}",
-        algorithm="none",
-        source=str(model),
-        report=lambda line: print(f"  {line}"),
-    )
-    compile_bundle(read(model), options).write(path)
-    return path
+def prepare(folder: Path, jobs: Sequence[str], target: str) -> None:
+    """Compile what is not there yet; weights are drawn again where it runs."""
+    for job in jobs:
+        place = folder / job
+        if (place / "step.pcp").exists():
+            continue
+        place.mkdir(parents=True, exist_ok=True)
+        contestants.prepare(
+            place, size_of(job), lambda line: print(f"  {line}"), target
+        )
+        (place / "job.npz").unlink()
+        print(f"{job}: {(place / 'step.pcp').stat().st_size} bytes", flush=True)
 
 
-def first_values(bundle: Path) -> Sequence[np.ndarray]:
-    """@init's parameters and state, made on the CPU for both."""
-    with executor.Program.load(bundle, "local-sync", module=CPU) as program:
-        return program["init"](np.int64(0))
+def run(
+    folder: Path, jobs: Sequence[str], names: Sequence[str], steps: int
+) -> dict[str, Any]:
+    """Job by job; its contestants start at once and take turns one by one."""
+    found = {}
+    for job in jobs:
+        place, size = folder / job, size_of(job)
+        if not (place / "job.npz").exists():
+            contestants.draw(place, size)
+        runners = [start(name, place, size) for name in names]
+        try:
+            for runner in runners:
+                began = time.monotonic()
+                runner.turn(COMPARED, counted=False)
+                ready = time.monotonic() - began
+                print(f"  {runner.name}: {ready:.1f} s until its first steps are done")
+                sys.stdout.flush()
+            for _ in range(2):
+                for runner in runners:
+                    runner.turn(steps + 1)
+            found[job] = _summary(runners, size)
+            _show(job, found[job])
+        finally:
+            for runner in runners:
+                runner.process.kill()
+                runner.process.communicate()
+        (place / "job.npz").unlink()
+    return found
 
 
-def train(
-    bundle: Path, device: executor.Device, module: str, first: Sequence[np.ndarray]
-) -> Run:
-    """Train from these values on random tokens, the same for every device."""
-    random = np.random.default_rng(0)
-    losses, seconds = [], []
-    with executor.Program.load(bundle, device, module=module) as program:
-        inputs = program.manifest.function("grad").inputs
-        data = [spec for spec in inputs if spec.role == "data"]
-        count = len(inputs) - len(data)
-        values = [program.to_device(x) for x in first]
-        for _ in range(STEPS):
-            batch = [
-                program.to_device(random.integers(0, 64, spec.shape)) for spec in data
-            ]
-            begin = time.perf_counter()
-            loss, *grads = program["grad"](*values[:count], *batch, device_arrays=True)
-            values = list(
-                program["apply"](
-                    *values[:count], *grads, *values[count:], device_arrays=True
-                )
-            )
-            losses.append(float(loss.numpy()))
-            seconds.append(time.perf_counter() - begin)
-    return Run(losses, seconds)
+def _summary(runners: Sequence[Runner], size: Size) -> dict[str, Any]:
+    reference = next((r.losses for r in runners if r.name == REFERENCE), [])
+    rows: dict[str, Any] = {}
+    for runner in runners:
+        row: dict[str, Any] = {"losses": runner.losses[:COMPARED]}
+        rows[runner.name] = row
+        if runner.problem or not runner.seconds:
+            row["problem"] = runner.problem
+            continue
+        row["ms"] = median(runner.seconds) * 1e3
+        row["fastest_ms"] = min(runner.seconds) * 1e3
+        row["MiB"] = runner.bytes >> 20
+        pairs = zip(runner.losses, reference[:COMPARED], strict=False)
+        row["off"] = max((abs(a - b) / abs(b) for a, b in pairs), default=0.0)
+        if not row["off"] <= TOLERANCES[size.compute]:
+            row["problem"] = f"losses differ by {row['off']:.1e}"
+    return {"size": size.__dict__, "contestants": rows}
 
 
-def gpu_device() -> executor.Device | None:
-    """The first CUDA device, or None; says why."""
-    try:
-        return executor.open_device("cuda")
-    except PcpError as error:
-        print(f"no CUDA device here, nothing to check: {error}")
-        return None
+def _show(job: str, found: dict[str, Any]) -> None:
+    rows = found["contestants"]
+    print(f"{job}: {Size(**found['size'])}")
+    ours = rows.get("pcp@cuda", {}).get("ms")
+    for name, row in rows.items():
+        if "ms" not in row:
+            print(f"  {name:20}{row['problem']}")
+            continue
+        ratio = f"{ours / row['ms']:6.2f}" if ours else ""
+        print(
+            f"  {name:20}{row['ms']:9.2f} ms (least {row['fastest_ms']:.2f})  pcp/this "
+            f"{ratio}  {row['MiB']:6} MiB  {row['off']:.1e} {row.get('problem', '')}"
+        )
+    sys.stdout.flush()
+
+
+def card() -> str:
+    """The card and its driver, as nvidia-smi names them."""
+    if shutil.which("nvidia-smi") is None:
+        return "unknown"
+    query = "--query-gpu=name,driver_version,memory.total"
+    command = ["nvidia-smi", query, "--format=csv,noheader"]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 when the losses agree or there is no GPU, 1 when they differ."""
+    """0 when all losses agree or there is no GPU, 1 when some do not."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", type=Path, default=MODEL)
-    parser.add_argument("--bundle", type=Path, help=f"with modules {GPU} and {CPU}")
+    parser.add_argument("what", choices=("prepare", "run"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--jobs", default=JOBS, help="sizes of step.py, with -bf16")
+    parser.add_argument("--target", default=TARGET)
+    parser.add_argument("--contestants", default=",".join(ON_CUDA))
+    parser.add_argument("--steps", type=int, default=20, help="counted, in a turn")
+    parser.add_argument("--json", type=Path, help="write everything measured here")
     options = parser.parse_args(arguments)
-    if (device := gpu_device()) is None:
+    jobs = options.jobs.split(",")
+    if options.what == "prepare":
+        prepare(options.folder, jobs, options.target)
         return 0
-    with tempfile.TemporaryDirectory(prefix="pcp-gpu-") as folder:
-        bundle = options.bundle or compile_both(
-            options.model, Path(folder) / "both.pcp"
-        )
-        first = first_values(bundle)
-        on_gpu = train(bundle, device, GPU, first)
-        on_cpu = train(bundle, executor.open_device("local-task"), CPU, first)
-    worst = max(abs(a - b) for a, b in zip(on_gpu.losses, on_cpu.losses, strict=True))
-    for name, run in ((GPU, on_gpu), (CPU, on_cpu)):
-        middle = median(run.seconds[1:]) * 1e3
-        print(f"{name:8}{run.losses[0]:.4f} -> {run.losses[-1]:.4f}, {middle:.2f} ms")
-    agrees = worst <= TOLERANCE
-    print(f"losses differ by {worst:.1e}: {'agrees' if agrees else 'DIFFERS'}")
-    return 0 if agrees else 1
+    try:
+        executor.open_device("cuda")
+    except PcpError as error:
+        print(f"no CUDA device here, nothing to check: {error}")
+        return 0
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    print(card())
+    names = options.contestants.split(",")
+    found = run(options.folder, jobs, names, options.steps)
+    if options.json:
+        options.json.write_text(json.dumps({"card": card(), "jobs": found}, indent=1))
+    rows = [r for job in found.values() for r in job["contestants"].values()]
+    return int(any("problem" in row for row in rows))
 
 
 if __name__ == "__main__":

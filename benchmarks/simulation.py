@@ -32,7 +32,12 @@ from wan import can_emulate
 
 from pcp.bundle import Bundle
 from pcp.errors import StateMismatch
-from pcp.training.config.experiment import Experiment, parse
+from pcp.training.config.experiment import (
+    Experiment,
+)
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.data.corpus import Corpus
 from pcp.training.simulate.network_model import World
 from pcp.training.simulate.simulation import Figures, simulate

@@ -33,10 +33,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from contestants import CONTESTANTS, SIZES, Size, prepare
+from contestants import CONTESTANTS, ON_CUDA, SIZES, Size, prepare
 
 from pcp.training.process.huge_pages import with_huge_pages
 
+HERE = Path(__file__).resolve().parent
 COMPARED = 5  # steps whose losses are compared
 TOLERANCE = 2e-4  # relative, between any two contestants
 START_S, TURN_S = 600, 300  # deadlines
@@ -50,8 +51,9 @@ def serve(name: str, folder: Path, size: Size) -> None:
     answers = sys.stdout
     sys.stdout = sys.stderr  # libraries may print
     _import(name)
-    before = _resident()
-    step = CONTESTANTS[name](folder, size)
+    on_cuda = name in ON_CUDA
+    before = 0 if on_cuda else _resident()
+    step = (ON_CUDA if on_cuda else CONTESTANTS)[name](folder, size)
     for line in sys.stdin:
         losses, seconds, processor = [], [], []
         for _ in range(int(line)):
@@ -59,7 +61,7 @@ def serve(name: str, folder: Path, size: Size) -> None:
             losses.append(step())
             seconds.append(time.perf_counter() - start)
             processor.append(time.process_time() - used)
-        peak = _resident("VmHWM") - before
+        peak = on_card() if on_cuda else _resident("VmHWM") - before
         answer = {
             "losses": losses,
             "seconds": seconds,
@@ -73,7 +75,7 @@ def _import(name: str) -> None:
     """Load the libraries, and wake them, before memory is counted."""
     if name.startswith("pcp"):
         import pcp.runtime.program.executor  # noqa: F401
-    elif name == "jax":
+    elif name.startswith("jax"):
         import jax
 
         jax.block_until_ready(jax.jit(lambda x: x + 1)(1.0))
@@ -93,6 +95,18 @@ def _resident(what: str = "VmRSS") -> int:
             if line.startswith(f"{what}:"):
                 return int(line.split()[1]) * 1024
     raise OSError(f"/proc/self/status has no {what}")
+
+
+def on_card() -> int:
+    """Bytes of the GPU that this process has, its context included."""
+    command = ["nvidia-smi", "--query-compute-apps=pid,used_memory"]
+    command.append("--format=csv,noheader,nounits")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for line in done.stdout.splitlines():
+        process, _, mebibytes = line.partition(",")
+        if process.strip() == str(os.getpid()):
+            return int(mebibytes) << 20
+    return 0
 
 
 # --- in the process that compares ---
@@ -137,7 +151,8 @@ class Runner:
 
 def start(name: str, folder: Path, size: Size) -> Runner:
     """Start a contestant's process."""
-    command = [sys.executable, __file__, "--contestant", name, str(folder)]
+    command = [sys.executable, str(HERE / "step.py"), "--contestant", name]
+    command.append(str(folder))
     process = subprocess.Popen(
         [*command, json.dumps(size.__dict__)],
         stdin=subprocess.PIPE,

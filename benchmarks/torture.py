@@ -5,6 +5,7 @@
     python benchmarks/torture.py --keep torture.jsonl --show
     python benchmarks/torture.py --keep torture.jsonl --again wrong,fault
     python benchmarks/torture.py --only 'lax scatter'
+    python benchmarks/torture.py --programs list --targets sm_90a --elsewhere FOLDER
 
 A program is compiled for `cpu` and `cpu:host` and run; integers and booleans have to be
 JAX's, floats within a tolerance (see torture_programs). What comes of it:
@@ -19,7 +20,10 @@ JAX's, floats within a tolerance (see torture_programs). What comes of it:
     both      refused by pcp, and by iree-compile alone, too
     iree      refused by iree-compile, with pcp's passes and alone
     skipped   JAX itself does not run it here
+    prepared  to be run elsewhere
 
+With --elsewhere bundles and arguments are written to a folder; after
+`benchmarks/gpu_run.py FOLDER` on a machine with the device the same command judges.
 Programs run one after the other in a process that is started again when it ends.
 """
 
@@ -38,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-OUTCOMES = "equal wrong crash fault raised hung ours both iree skipped".split()
+OUTCOMES = "equal wrong crash fault raised hung ours both iree skipped prepared".split()
 
 
 class Worker:
@@ -50,6 +54,8 @@ class Worker:
         if options.cache:
             command += ["--cache", str(options.cache)]
         command += ["--turns"] if options.turns else []
+        if options.elsewhere:
+            command += ["--elsewhere", str(options.elsewhere)]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
@@ -121,6 +127,9 @@ def listed(options: argparse.Namespace) -> list[tuple[str, str]]:
     import torture_programs
 
     torture_programs.configure()
+    if options.programs:
+        lines = options.programs.read_text().splitlines()
+        return [(s, n) for s, _, n in (line.partition(" ") for line in lines)]
     found = [
         (section, name)
         for section in options.sections.split(",")
@@ -170,6 +179,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, help="so many programs, by the seed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="a regular expression: 'section name'")
+    parser.add_argument("--programs", type=Path, help="a file: lines 'section name'")
+    parser.add_argument("--elsewhere", type=Path, help="a folder; see above")
     parser.add_argument("--keep", type=Path, help="results as JSON lines; goes on")
     parser.add_argument("--again", help="judge again what has these outcomes")
     parser.add_argument("--cache", type=Path, help="a folder for compiled modules")
@@ -195,7 +206,7 @@ def main() -> None:
         if options.keep:
             with options.keep.open("a") as file:
                 file.write(json.dumps(line) + "\n")
-        if line["outcome"] not in ("equal", "skipped"):
+        if line["outcome"] not in ("equal", "skipped", "prepared"):
             where = line.get("target", "")
             print(f"{line['outcome']} {line['section']} {line['name']} {where}")
             print(f"    {line['message']}", flush=True)

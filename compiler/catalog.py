@@ -57,6 +57,9 @@ PASSES: dict[str, str] = {
     ),
     "pcp-isolate-gathers": "pcp.passes.legalize.isolate_gathers:IsolateGathers",
     "pcp-isolate-sorts": "pcp.passes.legalize.devices.isolate_sorts:IsolateSorts",
+    "pcp-spread-reductions": (
+        "pcp.passes.legalize.devices.spread_reductions:SpreadReductions"
+    ),
     "pcp-spread-scatters": (
         "pcp.passes.legalize.devices.spread_scatters:SpreadScatters"
     ),

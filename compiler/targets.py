@@ -12,6 +12,7 @@ A row says which compiler of IREE's, which driver runs the result, and IREE's
 flags. What the IR must say is in `passes/legalize/assign_target.py`.
 """
 
+import re
 from dataclasses import dataclass, replace
 
 from pcp.errors import ConfigError, nearest
@@ -101,7 +102,10 @@ _TILED = (
 
 
 def _cuda(name: str, flags: tuple[str, ...] = ()) -> Target:
-    return Target(name, "cuda", "cuda", flags, _TILED, doubles=False)
+    own = (f"{OWN}{{set=sm_80}}",) if int(re.sub(r"\D", "", name)) >= 80 else ()
+    # A sum of gathered elements is one thread's.
+    passes = (*_TILED, "pcp-isolate-gathers", "pcp-spread-reductions", *own)
+    return Target(name, "cuda", "cuda", flags, passes, doubles=False)
 
 
 def _rocm(name: str) -> Target:

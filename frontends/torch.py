@@ -27,6 +27,7 @@ from pcp.frontends.jax_rules import attach
 from pcp.frontends.pytorch import random as torch_random
 from pcp.frontends.pytorch.constants import to_numpy
 from pcp.frontends.pytorch.formulas import formulas
+from pcp.frontends.pytorch.indices import count_from_front
 from pcp.frontends.pytorch.inputs import Call, call_of, chosen
 from pcp.frontends.pytorch.lowering import lower
 from pcp.frontends.pytorch.marks import Mark, cut, draws, join
@@ -282,6 +283,7 @@ class _Reader:
             _check_captured(program, self.trained)
             reached = stop(torch, program, wanted)
             keep_strides(torch, program)
+            count_from_front(torch, program)
             table = {
                 **torch_importer().get_decomposition_table(),
                 **formulas(torch),

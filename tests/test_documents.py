@@ -31,7 +31,9 @@ from pcp.compiler.sharding_file import Rules
 from pcp.errors import ConfigError
 from pcp.runtime.group.coordinator import Coordinator
 from pcp.tools.pages.fences import Block, blocks_of
-from pcp.training.config.experiment import parse
+from pcp.training.config.experiment_file import (
+    parse,
+)
 
 BLOCKS = all_blocks()
 #: Pages that take seconds of a processor, and why.

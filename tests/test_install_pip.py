@@ -1,9 +1,11 @@
 """What pip makes of pcp: the questions of `test_install.py` to the real thing."""
 
 import json
+import re
 import shutil
 import subprocess
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -131,6 +133,38 @@ def test_the_advice_brings_the_compiler(
     assert done.returncode == 0, done.stderr
     done = made.run("pcp", "doctor", cwd=tmp_path)
     assert done.stdout.endswith("\nready (for: worker, shepherd, compile)\n")
+
+
+MOST_BYTES = 150e6
+"""Of a worker's packages, pip and IREE's build for Tracy included."""
+
+
+def bounds(extras: Sequence[str], oldest: bool) -> list[str]:
+    """For pip: the oldest versions that ours may be beside, or nothing."""
+    table = PROJECT["optional-dependencies"]
+    lines = [*PROJECT["dependencies"], *(line for e in extras for line in table[e])]
+    found = [re.match(r"([\w-]+)>=([\d.]+)", line) for line in lines]
+    return [f"{one[1]}=={one[2]}.*" for one in found if one] if oldest else []
+
+
+@pytest.mark.timeout(1800)  # pip and the network
+@pytest.mark.parametrize("oldest", [True, False], ids=["oldest", "newest"])
+def test_both_ends_of_what_may_be_beside_it(
+    clone: Path, builder: Installation, tmp_path: Path, oldest: bool
+) -> None:
+    """They train the demo; and a worker's packages alone are small."""
+    (tmp_path / "dist").mkdir()
+    file = wheel(clone, builder, tmp_path / "dist")
+    made = with_pip(tmp_path / "env")
+    pip(made, "install", "-q", "--no-compile", file, *bounds((), oldest), cwd=tmp_path)
+    files = (p.lstat() for p in made.site.rglob("*") if not p.is_dir())
+    assert sum(one.st_size for one in files) < MOST_BYTES
+    known = bounds(("train",), oldest)
+    pip(made, "install", "-q", f"{file}[train]", *known, cwd=tmp_path)
+    assert made.run("pcp", "init", "demo", cwd=tmp_path).returncode == 0
+    words = ["demo/demo.json", "--workers", "2", "--set", "outer_loop_steps=2"]
+    done = made.run("pcp", "train", *words, cwd=tmp_path, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_an_editable_install_beside_a_script(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from helpers.worlds.training_runs import experiment as on_disk
 from pcp import outside
 from pcp.bundle import Bundle
 from pcp.errors import BundleError, ConfigError, PcpError, StateMismatch
-from pcp.training.config import experiment
+from pcp.training.config import experiment_file
 from pcp.training.data.dataset import Source, token_inputs
 from pcp.training.data.formats import arrays
 from pcp.training.storage import checkpoint as checkpoints
@@ -23,7 +23,7 @@ from pcp.training.storage.control_file import read_control
 DEEP = b"[" * 100_000 + b"]" * 100_000
 READERS = {
     "bundle": (Bundle.read, BundleError),
-    "experiment": (experiment.load, ConfigError),
+    "experiment": (experiment_file.load, ConfigError),
     "ledger": (ledger.read, PcpError),
     "safetensors": (safetensors_io.read, StateMismatch),
     "index": (lambda p: safetensors_io.indexed(p), StateMismatch),

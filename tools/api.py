@@ -31,7 +31,9 @@ from pcp.passes.training.optimizers.spec import Imported
 from pcp.tools import extension
 from pcp.tools.support import optax_optimizer
 from pcp.tools.support.cache_folder import OFF, cache_folder
-from pcp.training.config.experiment import given
+from pcp.training.config.experiment_file import (
+    given,
+)
 
 if TYPE_CHECKING:
     import torch

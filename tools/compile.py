@@ -108,7 +108,7 @@ def parser() -> Parser:
     help_ = "an extension: optimizers, algorithms, rules, passes, ops; again for more"
     add("--load", action="append", default=[], metavar="FILE.py", help=help_)
     add("--keep-ir", metavar="DIR", type=Path, help="IR after each step")
-    help_ = "pcp's own code for products on CPUs, or IREE's alone; default own"
+    help_ = "pcp's own code for products, or IREE's alone; default own"
     add("--kernels", choices=KERNELS, default="own", help=help_)
     add("--opt-level", choices=OPT_LEVELS, default=DEFAULT_OPT_LEVEL, help="IREE's")
     add("--jobs", type=int, metavar="N", help="target compilers at once")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from pcp.door import opened
 
 if TYPE_CHECKING:
-    from pcp.training.config.experiment import parse
+    from pcp.training.config.experiment_file import (
+        parse,
+    )
     from pcp.training.data.corpus import Corpus
     from pcp.training.trainer.step_loop import Steps
 
@@ -18,7 +20,7 @@ __all__ = ["Corpus", "Steps", "parse"]
 _HOMES = {
     "Corpus": "pcp.training.data.corpus",
     "Steps": "pcp.training.trainer.step_loop",
-    "parse": "pcp.training.config.experiment",
+    "parse": "pcp.training.config.experiment_file",
 }
 
 __getattr__ = opened(__name__, _HOMES)

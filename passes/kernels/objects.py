@@ -1,11 +1,12 @@
-"""The objects of our own kernels: C compiled ahead, by instruction set.
+"""The objects of our own kernels: C and CUDA compiled ahead, by instruction set.
 
-`make kernels` compiles the sources in `native/` to `objects/<source>-<set>.o`, which
-the package has: a machine that compiles a program needs no C compiler, and a bundle
-has what it calls inside.
+`make kernels` compiles the sources in `native/` to `objects/<source>-<set>.o`, and
+CUDA's to PTX, all of it in one file; the package has them: a machine that compiles a
+program needs no compiler of these, and a bundle has what it calls inside.
 """
 
 import hashlib
+import lzma
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -13,7 +14,11 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "objects"
 _DIGITS = 12
-_NAMED = re.compile(rf'path = "(pcp-[0-9a-f]{{{_DIGITS}}}-([\w-]+\.o))"')
+_NAMED = re.compile(rf'path = "(pcp-[0-9a-f]{{{_DIGITS}}}-([\w-]+\.(?:o|ptx)))"')
+_PTX = "cuda.ptx.xz"
+_ENTRY = re.compile(
+    r"^\.visible \.entry (\w+)\(.*?(?=^\.visible \.entry|\Z)", re.S | re.M
+)
 
 #: Instruction sets and the format of IREE's executables that carries them.
 FORMATS: dict[str, str] = {
@@ -22,6 +27,7 @@ FORMATS: dict[str, str] = {
     "x86-64-v4": "embedded-elf-x86_64",
     "x86-64-v4-vnni": "embedded-elf-x86_64",
     "aarch64": "embedded-elf-arm_64",
+    "sm_80": "cuda-nvptx-fb",
 }
 
 #: Sets that a processor with the first one has too, best first.
@@ -56,7 +62,28 @@ def attribute(source: str, instructions: str) -> str:
 def put_beside(text: str, folder: Path) -> None:
     """Copy the objects that a program's text names to where IREE is to find them."""
     for name, source in set(_NAMED.findall(text)):
-        (folder / name).write_bytes((_FOLDER / source).read_bytes())
+        if source.endswith(".ptx"):
+            content = ptx()[source.removesuffix(".ptx")].encode()
+        else:
+            content = (_FOLDER / source).read_bytes()
+        (folder / name).write_bytes(content)
+
+
+@cache
+def ptx() -> dict[str, str]:
+    """The PTX of each CUDA kernel, by name: for sm_80, which later GPUs run, too."""
+    text = lzma.decompress((_FOLDER / _PTX).read_bytes()).decode()
+    head = text[: text.index(".visible .entry")]
+    return {found[1]: head + found[0] for found in _ENTRY.finditer(text)}
+
+
+@cache
+def ptx_attribute(function: str) -> str:
+    """The text of `hal.executable.objects` for one CUDA kernel: its PTX by name."""
+    digest = hashlib.sha256(ptx()[function].encode()).hexdigest()[:_DIGITS]
+    target = f'#hal.executable.target<"cuda", "{FORMATS["sm_80"]}">'
+    held = f'#hal.executable.object<{{path = "pcp-{digest}-{function}.ptx"}}>'
+    return f"#hal.executable.objects<{{{target} = [{held}]}}>"
 
 
 def compiled() -> Sequence[Path]:

@@ -8,8 +8,13 @@ from pcp.errors import PassError, nearest
 from pcp.passes.core.base import Pass
 from pcp.passes.core.rewriting import before, operations, replace
 from pcp.passes.kernels import objects
+from pcp.passes.kernels.cuda_products import product_call
 from pcp.passes.kernels.own_dispatch import Executables
+from pcp.passes.kernels.own_ptx import PtxExecutables
 from pcp.passes.kernels.own_table import ENTRIES, Place
+
+CUDA = "sm_80"
+"""The set of NVIDIA's GPUs from this on."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,19 @@ class OwnKernels(Pass):
         context.allow_unregistered_dialects = True  # flow, stream and hal are IREE's
         try:
             with context:
-                executables = Executables(self.set)
-                for op in operations(module):
-                    if (found := self._find(op)) is not None:
-                        _call(op, found, executables)
-                executables.write(module)
+                if self.set == CUDA:
+                    _on_cuda(module)
+                else:
+                    self._on_processor(module)
         finally:
             context.allow_unregistered_dialects = unregistered
+
+    def _on_processor(self, module: ir.Module) -> None:
+        executables = Executables(self.set)
+        for op in operations(module):
+            if (found := self._find(op)) is not None:
+                _call(op, found, executables)
+        executables.write(module)
 
     def _find(self, op: ir.Operation) -> Place | None:
         for entry in ENTRIES:
@@ -60,10 +71,30 @@ class OwnKernels(Pass):
         return None
 
 
+def _on_cuda(module: ir.Module) -> None:
+    executables = PtxExecutables()
+    for op in operations(module):
+        if op.name != "stablehlo.dot_general":
+            continue
+        if (found := product_call(op)) is None:
+            continue
+        with before(op):
+            type_ = hlo.tensor(found.shape, ir.F32Type.get())
+            value = executables.dispatch(found.call, list(op.operands), type_)
+            if found.parts > 1:
+                value = hlo.reduce_sum(value, [0])
+            replace(op, [_shaped(value, op)])
+    executables.write(module)
+
+
+def _shaped(value: ir.Value, op: ir.Operation) -> ir.Value:
+    shape = list(hlo.shape_of(op.result))
+    same = shape == list(hlo.shape_of(value))
+    return value if same else hlo.reshape(value, shape)
+
+
 def _call(op: ir.Operation, found: Place, executables: Executables) -> None:
     with before(op):
         type_ = hlo.tensor(found.shape, ir.F32Type.get())
         value = executables.dispatch(found.call, found.operands, type_)
-        shape = list(hlo.shape_of(op.result))
-        same = shape == list(found.shape)
-        replace(op, [value if same else hlo.reshape(value, shape)])
+        replace(op, [_shaped(value, op)])

@@ -50,7 +50,8 @@ def modules() -> dict[str, set[str]]:
             stem = path.parent.name if path.stem == "__init__" else path.stem
             words[stem] |= set(re.findall(r"\w+", path.read_text()))
             words[path.parent.name].add(path.stem)
-            words[path.parent.parent.name].add(path.parent.name)
+            if path.parent.parent != ROOT:  # a checkout may have any name
+                words[path.parent.parent.name].add(path.parent.name)
     return words
 
 

@@ -66,3 +66,31 @@ def test_points_are_where_the_conventions_differ() -> None:
     """The table would not see a shared tie if its points missed the kinks."""
     kinks = {0.0, 1.0, -1.0, 3.0, -3.0, 6.0, 0.5, -0.5}
     assert kinks <= set(POINTS.tolist())
+
+
+class FromTheEnd(nn.Module):
+    """Indices below 0, as they are read, written, and as they take single elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.arange(12.0).reshape(3, 4))
+
+    def forward(self, i: torch.Tensor, j: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        w, v = self.w, torch.tensor([0.5, -2.0, 3.0])
+        written = w * 1
+        written[:, j] = v
+        added = w.index_put((i, j), v, accumulate=True)
+        results = w[i], w[i, j], w[:, j], w[i[:, None], j], torch.take(w, j)
+        results = *results, written, added, w[[-1, 0]]
+        return sum((x**2).sum() for x in results), *results
+
+
+def test_indices_count_from_the_end(interpreter: Interpreter) -> None:
+    indices = torch.tensor([0, -1, -3]), torch.tensor([-1, 2, -4])
+    model = FromTheEnd()
+    (loss, *values), found = ours(interpreter, model, *indices)
+    wanted = [x.numpy(force=True) for x in model(*indices)]
+    for value, want in zip([loss, *values], wanted, strict=True):
+        np.testing.assert_allclose(value, want, rtol=1e-6)
+    for value, want in zip(found, theirs(model, *indices), strict=True):
+        np.testing.assert_allclose(value, want, rtol=1e-6)

@@ -3,8 +3,40 @@
 import importlib.util
 
 import pytest
+from helpers.repository.commands import check
 
 from pcp.tools.cli import COMMANDS, main, translate
+
+OLDER = (
+    "--supervise -- --shepherd --config X.json --host 0.0.0.0 --port 8080 --workers 8",
+    "--supervise -- --shepherd --config X.json --workers 2 --resume",
+    "--node-manager --host H --port 8080 --backend cuda --target sm_80",
+    "--node-manager --scale 8 --host H --port 8080 --backend cuda --target sm_90a",
+    "--node-manager --scale 2 --host H --port 8080 --backend rocm --target gfx942",
+    "--worker --device-id 0 --connect H:8080 --backend cuda",
+    "--shepherd --config X.json --workers 11",
+    "--shepherd --config X.json --terminate",
+)
+"""Commands of the predecessor, as its own page has them."""
+
+
+@pytest.mark.parametrize("line", OLDER)
+def test_the_older_commands_are_taken(line: str) -> None:
+    words = translate(line.split())
+    check(["pcp", *words])
+    if words[0] == "supervise":
+        check(["pcp", *words[2:]])
+
+
+def test_an_older_export_is_taken() -> None:
+    sizes = ["--batch-size", "64", "--block-size", "64", "--out", "m.mlir"]
+    check(["pcp", "export", "--model-file", "my_gpt.py", "--class-name", "M", *sizes])
+
+
+def test_an_older_flag_without_a_meaning_says_what_to_take(capsys) -> None:
+    assert main("--shepherd --config X.json --streaming".split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--algorithm streaming_diloco" in line
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from helpers.servers.processes import Processes
 
 import pcp
 from pcp.tools.cli import main
-from pcp.training.config.experiment import load
+from pcp.training.config.experiment_file import (
+    load,
+)
 from pcp.training.data.corpus import Corpus
 from pcp.training.observe import metrics
 from pcp.training.storage import safetensors_io

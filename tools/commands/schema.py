@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from pcp.tools.support.command import Parser, run
-from pcp.training.config.experiment import json_schema
+from pcp.training.config.experiment_file import (
+    json_schema,
+)
 
 PROG = "pcp schema"
 

@@ -96,11 +96,17 @@ def parser() -> Parser:
     add_protection_flags(parser)
     # Of the predecessor, whose command lines still work: a finished run ends anyway.
     add("--terminate", action="store_true", help=SUPPRESS)
+    add("--streaming", action="store_true", help=SUPPRESS)
     return parser
 
 
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
+    if flags.streaming:
+        raise UsageError(
+            "--streaming: data are read as they are needed, always; an exchange in "
+            "parts, while workers go on, is --algorithm streaming_diloco"
+        )
     protected = protection(flags)
     require_protection(flags.host, protected, flags.insecure)
     flags.changes = jobs.with_islands(flags)

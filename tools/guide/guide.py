@@ -70,6 +70,8 @@ def _words(given: list[str], most: int, usage: str) -> list[str]:
 def _listed(_: list[str]) -> int:
     for number, title in enumerate(CHAPTERS.values(), 1):
         say(f"{number:3}  {title:<34}  docs/{page_of(number)}")
+    if not Path("docs", "guide").is_dir():
+        say("\n(pages of pcp's sources; the exercises and their answers are here)")
     say("\nyour turn:  pcp guide start my-guide && pcp guide check 1 my-guide")
     return 0
 

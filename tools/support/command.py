@@ -66,7 +66,22 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` in place of argparse's print and exit."""
-        raise UsageError(message + self._nearest_flag(message))
+        said = self._with_choices(message)
+        raise UsageError(said + self._nearest_flag(message))
+
+    def _with_choices(self, message: str) -> str:
+        """The message; of words that are missing it says which there are."""
+        before, missing, names = message.partition("arguments are required: ")
+        if not missing:
+            return message
+        known = {a.dest: a.choices for a in self._actions if not a.option_strings}
+        listed = [
+            f"{name} ({', '.join(map(str, known[name] or ()))})"
+            if known.get(name)
+            else name
+            for name in names.split(", ")
+        ]
+        return f"{before}{missing}{', '.join(listed)}"
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """argparse's check of `choices`, with the nearest of them."""

@@ -23,7 +23,7 @@ from pcp.tools.support.command import Parser
 from pcp.tools.support.lines import say
 from pcp.tools.support.model_check import inspected, read_model
 from pcp.tools.support.progress import doing, expected
-from pcp.training.config import experiment as experiments
+from pcp.training.config import experiment_file as experiments
 from pcp.training.config.experiment import Experiment
 from pcp.training.data.formats.table import check_readable
 from pcp.training.observe.metrics import Observer

@@ -32,7 +32,12 @@ from typing import Any
 
 from pcp.errors import StateMismatch
 from pcp.runtime import Endpoint
-from pcp.training.config.experiment import Experiment, parse
+from pcp.training.config.experiment import (
+    Experiment,
+)
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.stale_results import discount
 from pcp.training.data.corpus import Corpus

@@ -35,7 +35,12 @@ from pcp.errors import (
 from pcp.manifest import TensorSpec
 from pcp.runtime import fetch_snapshot
 from pcp.runtime.transport.credentials import Protection
-from pcp.training.config.experiment import Experiment, parse
+from pcp.training.config.experiment import (
+    Experiment,
+)
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.data.corpus import Corpus
 from pcp.training.storage.checkpoint_resharding import rejoining
 from pcp.training.storage.safetensors_io import Arrays

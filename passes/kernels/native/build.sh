@@ -1,6 +1,7 @@
 #!/bin/sh
-# Compiles the kernels for every instruction set: native/*.c -> objects/*.o, and a digest
-# of the sources that they were made of. `make kernels` runs it.
+# Compiles the kernels for every instruction set: native/*.c -> objects/*.o, CUDA's to
+# objects/cuda.ptx.xz, and a digest of the sources that they were made of. `make kernels`
+# runs it.
 set -eu
 cd "$(dirname "$0")"
 CC=${CC:-gcc}
@@ -35,4 +36,15 @@ for source in grouped product; do
     echo "$source-aarch64.o stays as it is: $CC_AARCH64 is not installed"
   fi
 done
-cat ./*.c ./*.h | sha256sum | cut -d' ' -f1 >../objects/sources.sha256
+NVCC=${NVCC:-nvcc}
+if command -v "$NVCC" >/dev/null; then
+  echo "cuda.ptx.xz"
+  "$NVCC" -O3 -std=c++17 -arch=compute_80 -ptx product.cu -o product.ptx
+  # The instructions are those of PTX 7.0: older drivers take it, too.
+  sed -e 's/^\.version .*/.version 7.8/' -e '/^[[:space:]]*\/\//d' product.ptx |
+    xz -9 >../objects/cuda.ptx.xz
+  rm product.ptx
+else
+  echo "cuda.ptx.xz stays as it is: $NVCC is not installed"
+fi
+cat ./*.c ./*.h ./*.cu | sha256sum | cut -d' ' -f1 >../objects/sources.sha256

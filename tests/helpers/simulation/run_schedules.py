@@ -25,7 +25,9 @@ from helpers.simulation.scheduled_islands import StepsInside
 from helpers.simulation.scheduled_workers import Node
 
 from pcp.bundle import Bundle
-from pcp.training.config.experiment import parse
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.coordinator import effects as do
 from pcp.training.coordinator.events import (
     Compiled,

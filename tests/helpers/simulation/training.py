@@ -31,7 +31,9 @@ from helpers.simulation.virtual_processes import (
     World,
 )
 
-from pcp.training.config.experiment import parse
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.observe.metrics import Quiet
 from pcp.training.shepherd.shepherd import Shepherd

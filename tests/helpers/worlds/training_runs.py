@@ -4,12 +4,14 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from helpers.models.bigram_numpy import BigramTrainer, Pause, bundle
 
 from pcp.runtime import Endpoint
-from pcp.training.config.experiment import parse
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.observe.metrics import Quiet
 from pcp.training.observe.orders import give
@@ -123,7 +125,7 @@ def start_worker(
     pause: Pause = 0.0,
     log: Callable[[str], None] = lambda text: None,
     trainer: type[BigramTrainer] = BigramTrainer,
-    **identity: str,
+    **identity: Any,
 ) -> Background[str]:
     """A worker in a thread."""
     worker = Worker(

@@ -11,7 +11,9 @@ import pytest
 from pcp.tools import compile
 from pcp.tools.cli import main
 from pcp.tools.support import training_job as jobs
-from pcp.training.config.experiment import load
+from pcp.training.config.experiment_file import (
+    load,
+)
 from pcp.training.data.corpus import Corpus
 from pcp.training.observe import metrics
 from pcp.training.storage import checkpoint

@@ -22,7 +22,9 @@ from pcp.tools.cli import COMMANDS, main
 from pcp.tools.launchers import launch
 from pcp.tools.launchers import ray as on_ray
 from pcp.tools.launchers.plan import LaunchPlan
-from pcp.training.config.experiment import parse
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.storage import checkpoint
 from pcp.training.storage.ledger import check
 

@@ -84,7 +84,7 @@ def test_collectives_are_answered(tmp_path: Path, capsys: Captured) -> None:
 
 
 def test_kernels_of_ptx(tmp_path: Path, capsys: Captured) -> None:
-    bundle = pcp.compile(_GPU, targets=["sm_80"])
+    bundle = pcp.compile(_GPU, targets=["sm_80"], kernels="none")
     kernels = ptx.kernels(bundle.module())
     low = next(k for k in kernels if "128x128x64" in k.name)
     single = next(k for k in kernels if "96x96x32" in k.name)
@@ -99,6 +99,15 @@ def test_kernels_of_ptx(tmp_path: Path, capsys: Captured) -> None:
         assert low.used.registers > 0
     assert main([_written(bundle, tmp_path), "--static"]) == 0
     assert "1 products without matrix instructions" in capsys.readouterr().out
+
+
+def test_kernels_of_our_own(tmp_path: Path, capsys: Captured) -> None:
+    bundle = pcp.compile(_GPU, targets=["sm_90a"])
+    own = [k for k in ptx.kernels(bundle.module()) if k.name.startswith("pcp_")]
+    assert {k.threads for k in own} == {128}
+    assert all(k.counts["mma"] and k.counts["cp_async"] for k in own)
+    assert main([_written(bundle, tmp_path), "--static"]) == 0
+    assert "0 products without matrix instructions" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

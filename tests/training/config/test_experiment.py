@@ -5,7 +5,8 @@ import json
 import pytest
 
 from pcp.errors import ConfigError
-from pcp.training.config import experiment as experiments
+from pcp.training.config import experiment_file as experiments
+from pcp.training.config.experiment import Experiment
 
 OLD = {
     "model_path": "models/nanogpt_small.mlir",
@@ -94,7 +95,7 @@ def test_what_is_no_object_is_refused(tmp_path, text):
 def test_the_schema_describes_every_key():
     schema = json.loads(experiments.json_schema())
     described = {k for k, v in schema["properties"].items() if v.get("description")}
-    assert described == set(experiments.Experiment.model_fields)
+    assert described == set(Experiment.model_fields)
     assert schema["additionalProperties"] is False
 
 

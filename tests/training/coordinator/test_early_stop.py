@@ -10,7 +10,7 @@ import pytest
 import pcp
 from pcp.errors import ConfigError
 from pcp.tools.cli import main
-from pcp.training.config import experiment as experiments
+from pcp.training.config import experiment_file as experiments
 from pcp.training.coordinator import monitor
 from pcp.training.storage import checkpoint, ledger
 

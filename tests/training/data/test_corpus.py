@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcp.errors import ConfigError
-from pcp.training.config.experiment import parse
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.data import tokens
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.dataset import token_inputs

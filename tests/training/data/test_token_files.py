@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from pcp.errors import ConfigError
 from pcp.manifest import TensorSpec
-from pcp.training.config.experiment import parse
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.dataset import token_inputs
 from pcp.training.data.tokens import sampled_digest

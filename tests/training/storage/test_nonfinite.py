@@ -27,7 +27,9 @@ from hypothesis import strategies as st
 
 from pcp.errors import ConfigError, ProtocolError
 from pcp.strict_json import dumps
-from pcp.training.config.experiment import parse
+from pcp.training.config.experiment_file import (
+    parse,
+)
 from pcp.training.observe import metrics, page_files
 from pcp.training.observe.dashboard import PlainLog, sparkline
 from pcp.training.observe.metrics import MetricsFile

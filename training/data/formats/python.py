@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from pcp.errors import ConfigError, nearest
-from pcp.training.config.experiment import python_dataset
+from pcp.training.config.experiment_file import (
+    python_dataset,
+)
 from pcp.training.data import digest
 from pcp.training.data.dataset import Dataset, Sample, Source
 from pcp.training.data.digest import FileDigest, TreeDigest

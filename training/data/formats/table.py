@@ -8,7 +8,13 @@ from itertools import chain
 from pathlib import Path
 
 from pcp.errors import ConfigError, MissingPackage, install, nearest
-from pcp.training.config.experiment import HUGGING_FACE, Experiment, python_dataset
+from pcp.training.config.experiment import (
+    HUGGING_FACE,
+    Experiment,
+)
+from pcp.training.config.experiment_file import (
+    python_dataset,
+)
 from pcp.training.data.dataset import Dataset, Source
 from pcp.training.data.tokens import read_source, tokenize
 
