@@ -127,7 +127,8 @@ def _grouped(op: ir.Operation) -> Place | None:
         return None
     count, groups, *_ = hlo.shape_of(x)
     panels, _, *block = hlo.shape_of(w)
-    if block != [8, 16, 4]:
+    scales = [[count, groups], [panels, groups, 16]]  # one that is repeated is none
+    if block != [8, 16, 4] or [[*hlo.shape_of(v)] for v in (xs, ws)] != scales:
         return None
     packed = _halves(w)
     function = "pcp_grouped_int8" if packed is None else "pcp_grouped_int4"

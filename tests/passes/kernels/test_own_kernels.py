@@ -161,6 +161,34 @@ func.func @main(%x: {a}, %y: {b}) -> {c} {{
     assert str(module) == before
 
 
+GROUPED = """
+func.func @main(%x: tensor<3x2x8x4xi8>, %w: tensor<8x2x8x16x4xi8>,
+    %xs: tensor<3x{rows}xf32>, %ws: tensor<8x{columns}x16xf32>) -> tensor<3x8x16xf32> {{
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.dot_general %x, %w, batching_dims = [1] x [1],
+    contracting_dims = [2, 3] x [2, 4]
+    : (tensor<3x2x8x4xi8>, tensor<8x2x8x16x4xi8>) -> tensor<2x3x8x16xi32>
+  %1 = stablehlo.convert %0 : (tensor<2x3x8x16xi32>) -> tensor<2x3x8x16xf32>
+  %2 = stablehlo.broadcast_in_dim %ws, dims = [2, 0, 3]
+    : (tensor<8x{columns}x16xf32>) -> tensor<2x3x8x16xf32>
+  %3 = stablehlo.broadcast_in_dim %xs, dims = [1, 0]
+    : (tensor<3x{rows}xf32>) -> tensor<2x3x8x16xf32>
+  %4 = stablehlo.multiply %2, %3 : tensor<2x3x8x16xf32>
+  %5 = stablehlo.multiply %1, %4 : tensor<2x3x8x16xf32>
+  %6 = stablehlo.reduce(%5 init: %zero) applies stablehlo.add across dimensions = [0]
+    : (tensor<2x3x8x16xf32>, tensor<f32>) -> tensor<3x8x16xf32>
+  return %6 : tensor<3x8x16xf32>
+}}"""
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (1, 2), (2, 1)])
+def test_a_scale_that_is_repeated_is_kept(rows: int, columns: int) -> None:
+    """The kernel reads one for each group: behind a single one is nothing."""
+    module = parse(GROUPED.format(rows=rows, columns=columns))
+    OwnKernels(set="x86-64-v4").run(module)
+    assert ("pcp_grouped_int8" in str(module)) == (rows == columns == 2)
+
+
 def test_an_unknown_set_of_instructions() -> None:
     with pytest.raises(PassError, match=r"x86-64-v4-vnni, aarch64, sm_80\)"):
         OwnKernels(set="x86-64-v9").run(parse("func.func @main() { return }"))
