@@ -29,9 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--costs {file}: a test; say --costs behind it")
         config.pluginmanager.register(Costs(file))
     folder = config.rootpath / ".pytest_cache" / "pcp"
+    slow_too = config.getoption("markexpr") != "not slow"
     if not hasattr(config, "workerinput"):
-        compile_cache.tidy(folder)
-    compile_cache.install(folder)
+        compile_cache.tidy(folder, verify=slow_too)
+    compile_cache.install(folder, verify=slow_too)
 
 
 @pytest.fixture(scope="session")

@@ -52,12 +52,18 @@ def test_the_same_program_is_compiled_once(compiled: list[str]) -> None:
     assert compiled == ["a", "a", "b"]
 
 
-def test_a_refusal_is_not_kept(compiled: list[str]) -> None:
-    """Each is asked for twice: the message is that of a compiler which verifies."""
+@pytest.mark.parametrize("verifies", [True, False])
+def test_a_refusal_is_not_kept(
+    verifies: bool, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message is that of a compiler which verifies."""
+    monkeypatch.delenv(compile_cache.VERIFIES, raising=False)
+    if verifies:
+        monkeypatch.setenv(compile_cache.VERIFIES, "1")
     for _ in range(2):
         with pytest.raises(iree.Failure):
             make("refused")
-    assert len(compiled) == 4
+    assert len(compiled) == (2 if verifies else 4)
 
 
 @pytest.mark.parametrize("program", [FORWARD, TRAIN, LOOP])

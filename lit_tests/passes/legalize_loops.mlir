@@ -79,3 +79,61 @@ func.func @few_of_many(%x: tensor<4x2048xf32>) -> (tensor<4x3xf32>, tensor<4x3xi
   %v, %i = chlo.top_k(%x, k = 3) : tensor<4x2048xf32> -> (tensor<4x3xf32>, tensor<4x3xi32>)
   return %v, %i : tensor<4x3xf32>, tensor<4x3xi32>
 }
+
+// -----
+
+// Positions that a loop reads by way of a look-up, and ops around it too: IREE would
+// make them again in each submission, and forget one. Equal positions are merged.
+
+// CHECK-LABEL: func.func @positions_around
+// CHECK: %[[I:.*]] = stablehlo.iota dim = 0 : tensor<4xi32>
+// CHECK: %[[NUMBER:.*]] = stablehlo.optimization_barrier
+// CHECK: %[[NEVER:.*]] = stablehlo.compare LT, %[[NUMBER]]
+// CHECK: %[[OWN:.*]] = stablehlo.select %[[NEVER]], {{.*}}, %[[I]]
+// CHECK-NOT: stablehlo.iota
+// CHECK: stablehlo.add %[[OWN]], %arg0
+// CHECK: stablehlo.while
+// CHECK: stablehlo.multiply %[[OWN]]
+func.func @positions_around(%x: tensor<4xi32>) -> tensor<4xi32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %n = stablehlo.constant dense<3> : tensor<i32>
+  %i0 = stablehlo.iota dim = 0 : tensor<4xi32>
+  %i1 = stablehlo.iota dim = 0 : tensor<4xi32>
+  %mask = stablehlo.add %i0, %x : tensor<4xi32>
+  %0:2 = stablehlo.while(%i = %zero, %y = %x) : tensor<i32>, tensor<4xi32>
+    cond {
+      %p = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %p : tensor<i1>
+    } do {
+      %j = stablehlo.add %i, %one : tensor<i32>
+      %z = stablehlo.add %y, %mask : tensor<4xi32>
+      stablehlo.return %j, %z : tensor<i32>, tensor<4xi32>
+    }
+  %1 = stablehlo.multiply %i1, %0#1 : tensor<4xi32>
+  return %1 : tensor<4xi32>
+}
+
+// -----
+
+// Those that a loop alone needs are made where it needs them.
+
+// CHECK-LABEL: func.func @positions_inside
+// CHECK-NOT: stablehlo.select
+func.func @positions_inside(%x: tensor<4xi32>) -> tensor<4xi32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %n = stablehlo.constant dense<3> : tensor<i32>
+  %i0 = stablehlo.iota dim = 0 : tensor<4xi32>
+  %mask = stablehlo.add %i0, %x : tensor<4xi32>
+  %0:2 = stablehlo.while(%i = %zero, %y = %x) : tensor<i32>, tensor<4xi32>
+    cond {
+      %p = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %p : tensor<i1>
+    } do {
+      %j = stablehlo.add %i, %one : tensor<i32>
+      %z = stablehlo.add %y, %mask : tensor<4xi32>
+      stablehlo.return %j, %z : tensor<i32>, tensor<4xi32>
+    }
+  return %0#1 : tensor<4xi32>
+}

@@ -72,8 +72,9 @@ class Legalize(Pass):
     - the negation of a summand moves behind the sum;
     - a sum of all elements goes dim by dim where rows or columns are spread in it;
     - a body of `while` reads all that it carries, and what a loop or a branch may give
-      back as it came is copied in front of it, as is what an update writes over while
-      a loop, a branch or an exchange reads it;
+      back as it came is copied in front of it, as are what an update writes over while
+      a loop, a branch or an exchange reads it, and positions that a loop or a branch
+      reads beside the ops around it;
     - floats narrower than f32 are contracted and added up in f32, and rounded once;
     - `pcp.stop_gradient`, which has done its work, gives way to its operand, and
       `pcp.custom_vjp`, `pcp.custom_jvp` and `pcp.without_derivative` go;
@@ -102,6 +103,7 @@ class Legalize(Pass):
             for op in _inside_out(module):
                 _legalize(op, rules)
         for function in functions(module):
+            loops.own_positions(function)
             sweep(function)
 
 

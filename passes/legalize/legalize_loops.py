@@ -9,12 +9,19 @@ What a loop or a branch gives, IREE takes for new memory, and gives it back afte
 last read. Where a loop runs no round, or a branch hands on what it found, that memory
 is somebody else's: an argument that the caller keeps, or a value that is read later.
 So what may come out as it went in goes in as a copy.
+
+What follows from positions alone IREE makes again in each submission that reads it. The
+body of a loop is a submission of its own, and where it reads positions that ops around
+the loop read as well, IREE forgets one of these ("streamable op expected to be in an
+execution region"). So such positions are copied, too: the copy is made once.
 """
+
+from collections.abc import Iterable, Sequence
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis.loops import counter
-from pcp.passes.core import constants
+from pcp.passes.core import constants, rewriting
 from pcp.passes.core.rewriting import before, defining, integer, operations
 from pcp.passes.core.walk import CONTROL_FLOW
 from pcp.passes.legalize.legalize_pads import is_shared_fill
@@ -69,6 +76,75 @@ def own_updated(op: ir.Operation) -> None:
         read = apart and _is_read_elsewhere(value)
         if read or _is_one_buffer(value) or _is_sorted_over(op, value):
             op.operands[i] = _copy(value)
+
+
+def own_positions(function: ir.Operation) -> None:
+    """Copy each iota that a loop or a branch reads, and the ops around it read too.
+
+    What is made of it in front of the loop counts as it does: IREE may make that again
+    inside. An equal iota inside counts, too: compilers merge the two.
+    """
+    ops = operations(function)
+    nested = [op for op in ops if op.name in CONTROL_FLOW]
+    if not nested:
+        return
+    alike: dict[tuple[str, int], list[ir.Operation]] = {}
+    for op in ops:
+        if op.name == "stablehlo.iota":
+            kind = str(op.results[0].type), integer(op, "iota_dimension")
+            alike.setdefault(kind, []).append(op)
+    merged = [*map(_merged, alike.values())]
+    captured = {value for op in nested for value in rewriting.captures(op)}
+    sources = _sources(captured)
+    for iotas in merged:
+        inside = any(op.results[0] in sources for op in iotas) or len(iotas) > 1
+        for op in iotas:
+            if inside and _is_read_beside(op, captured):
+                with before(op):
+                    rewriting.replace(op, [_copy(op.clone().results[0])])
+
+
+def _merged(alike: Sequence[ir.Operation]) -> list[ir.Operation]:
+    """The first of each block, which takes the place of the others."""
+    first: dict[ir.Block, ir.Operation] = {}
+    for op in alike:
+        if (kept := first.setdefault(op.block, op)) is not op:
+            rewriting.replace(op, [*kept.results])
+    return [*first.values()]
+
+
+def _sources(values: Iterable[Value]) -> set[Value]:
+    """These values, and all that they are made of without a loop or a branch."""
+    found, left = set[Value](), [*values]
+    while left:
+        if (value := left.pop()) in found:
+            continue
+        found.add(value)
+        made = value.owner
+        if isinstance(made, ir.Operation | ir.OpView):
+            if made.operation.name not in CONTROL_FLOW:
+                left += made.operation.operands
+    return found
+
+
+def _is_read_beside(iota: ir.Operation, captured: set[Value]) -> bool:
+    """Whether an op of its block reads it that no region needs.
+
+    It is the end of a chain of ops, as what a loop begins with, or a result.
+    """
+    found, left = set[Value](), [*iota.results]
+    while left:
+        if (value := left.pop()) in found:
+            continue
+        found.add(value)
+        for use in value.uses:
+            reader = use.owner.operation
+            if reader.block != iota.block:
+                continue
+            if reader.name in CONTROL_FLOW or not len(reader.results):
+                return True
+            left += [v for v in reader.results if v not in captured]
+    return False
 
 
 def _is_one_buffer(value: Value) -> bool:

@@ -20,9 +20,11 @@ torch = pytest.importorskip("torch")
 
 from helpers.models.zoo import ZOO, sample  # noqa: E402  they import both
 
+from pcp.frontends.huggingface.exported import export  # noqa: E402
 from pcp.frontends.huggingface.skeleton import skeleton, without_weights  # noqa: E402
+from pcp.frontends.huggingface.tasks import Size  # noqa: E402
 from pcp.frontends.huggingface.weights import read, written  # noqa: E402
-from pcp.tools.support.hf_folder import save  # noqa: E402
+from pcp.tools.support.hf_folder import save, write_weights  # noqa: E402
 
 
 def _saved(name: str, folder: Path, dtype: str = "float32", **options: Any) -> Any:
@@ -148,3 +150,30 @@ def test_a_folder_without_a_model_or_a_task_that_is_none(gpt2, tmp_path) -> None
         pcp.from_hf(tmp_path)
     with pytest.raises(UsageError, match="Did you mean 'text-generation'"):
         pcp.from_hf(gpt2, "text-generatoin")
+
+
+@pytest.mark.slow  # a whole model through IREE; lit has the rewrite alone
+def test_gpt2_computes_the_same_with_its_layers_in_a_loop(tmp_path: Path) -> None:
+    """The positions of its mask are read in the loop, in front of it and behind it."""
+    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    sizes = {"n_layer": 4, "n_embd": 16, "n_head": 2, "vocab_size": 61}
+    config = transformers.GPT2Config(n_positions=32, **sizes, **dropout)
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config)
+    model.save_pretrained(tmp_path)
+    made = export(tmp_path, None, Size(1, 16), training=True)
+    write_weights(made, tmp_path / "w.safetensors")
+    given = safetensors_io.read(tmp_path / "w.safetensors")
+    ids = np.random.default_rng(1).integers(0, 61, (1, 16))
+    bundle = pcp.compile(
+        made.module, targets=["cpu:host"], mode="forward", layers="rolled"
+    )
+    assert bundle.ir("program").count("stablehlo.while") == 1
+    with pcp.Program.load(bundle, device="local-sync") as program:
+        specs = program["main"].signature.inputs
+        values = [given[t.name] if t.name in given else ids for t in specs]
+        loss = program["main"](*values)
+    told = torch.from_numpy(ids)
+    with torch.no_grad():
+        wanted = model(input_ids=told, labels=told).loss.item()
+    np.testing.assert_allclose(float(loss), wanted, rtol=1e-6)

@@ -33,9 +33,10 @@ _JAX = {  # all that it compiles, however small
 _XLA = "--xla_backend_optimization_level=0"
 # The processors have other tests to run; the same bytes come out.
 _ONE_THREAD = "--mlir-disable-threading"
-# A fifth of its time IREE looks at its own work between passes. What fails so is
-# compiled again with that, for its message.
+# A fifth of its time IREE looks at its own work between passes. Tests that are not slow
+# do without, and what fails so is compiled again with that, for its message.
 _UNVERIFIED = "--verify=false"
+VERIFIES = "PCP_TESTS_VERIFY"  # set where the slow tests run, which want it
 _IN = r'(?:[^()"]|"[^"]*")'
 _LOCATIONS = re.compile(
     rf" loc\((?:{_IN}|\((?:{_IN}|\({_IN}*\))*\))*\)|^#loc\d* = .*\n", re.MULTILINE
@@ -58,29 +59,35 @@ def compile_text(
     """
     cache = Cache(Path(os.environ[FOLDER]), MAX_BYTES)
     plain = _LOCATIONS.sub("", text)
+    own = () if VERIFIES in os.environ else (_UNVERIFIED,)
     name = key(plain, (*iree.common_flags(plain), *flags), iree.version())
     if (found := cache.get(name)) is None:
         flags = (*flags, _ONE_THREAD)
         options = {"timeout": timeout, "running": running}
         try:
-            found = uncached(text, (*flags, _UNVERIFIED), **options)
+            found = uncached(text, (*flags, *own), **options)
         except iree.LateImport:
             raise
         except iree.Failure:
+            if not own:
+                raise
             found = uncached(text, flags, **options)
         cache.put(name, found)
     return found
 
 
-def install(folder: Path) -> None:
+def install(folder: Path, *, verify: bool) -> None:
     """Compile through the cache in `folder`, in this process and those it starts.
 
+    IREE verifies its own work if `verify`, and what was not verified is elsewhere.
     Python keeps its bytecode beside the sources, also where it was told to keep none.
     """
-    place = folder / _version()
+    place = folder / _version(verify)
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ |= {VARIABLE: str(place), FOLDER: str(place)}
+    if verify:
+        os.environ[VERIFIES] = "1"
     os.environ |= {"JAX_COMPILATION_CACHE_DIR": str(place / "jax"), **_JAX}
     os.environ["XLA_FLAGS"] = f"{_XLA} {os.environ.get('XLA_FLAGS', '')}".strip()
     # Each command would look for plugins of pydantic in every installed package.
@@ -88,9 +95,9 @@ def install(folder: Path) -> None:
     iree.compile_text = compile_text
 
 
-def tidy(folder: Path) -> None:
+def tidy(folder: Path, *, verify: bool = False) -> None:
     """Delete what processors and versions of our sources left that are long gone."""
-    own = folder / _version()
+    own = folder / _version(verify)
     own.mkdir(parents=True, exist_ok=True)
     own.touch()  # a folder's age is that of its last run
     for other in sorted(folder.glob("*"), key=lambda p: p.stat().st_mtime)[:-VERSIONS]:
@@ -100,8 +107,8 @@ def tidy(folder: Path) -> None:
         shutil.rmtree(of_jax, ignore_errors=True)
 
 
-def _version() -> str:
-    digest = hashlib.sha256(_processor().encode())
+def _version(verify: bool) -> str:
+    digest = hashlib.sha256(_processor().encode() + bytes([verify]))
     for source in (iree.__file__, fences.__file__):
         digest.update(Path(str(source)).read_bytes())
     return digest.hexdigest()[:16]

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from helpers.models.bigram_numpy import BigramTrainer, Pause, bundle
 
@@ -125,7 +125,7 @@ def start_worker(
     pause: Pause = 0.0,
     log: Callable[[str], None] = lambda text: None,
     trainer: type[BigramTrainer] = BigramTrainer,
-    **identity: str,
+    **identity: Any,
 ) -> Background[str]:
     """A worker in a thread."""
     worker = Worker(

@@ -3,6 +3,7 @@
 import io
 import json
 import tarfile
+from typing import Any
 
 import numpy as np
 import pytest
@@ -170,7 +171,8 @@ def test_every_format_has_the_same_samples(written):
 def test_the_largest_id_is_known_before_a_sample_is_taken(written):
     path, keys = written
     data = corpus(path, **keys)
-    largest = data.dataset.largest
+    opened: Any = data.dataset
+    largest = opened.largest
     if ".py:" in str(path):  # it says nothing of itself
         assert largest("y") is None
         return
