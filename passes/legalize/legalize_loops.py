@@ -27,6 +27,7 @@ from pcp.passes.core.walk import CONTROL_FLOW
 from pcp.passes.legalize.legalize_pads import is_shared_fill
 
 Value = ir.Value
+BARRIER = "optimization_barrier"
 
 
 def read_carries(op: ir.Operation) -> None:
@@ -90,7 +91,7 @@ def own_positions(function: ir.Operation) -> None:
         return
     alike: dict[tuple[str, int], list[ir.Operation]] = {}
     for op in ops:
-        if op.name == "stablehlo.iota":
+        if op.name == "stablehlo.iota" and not _is_copied(op.results[0]):
             kind = str(op.results[0].type), integer(op, "iota_dimension")
             alike.setdefault(kind, []).append(op)
     merged = [*map(_merged, alike.values())]
@@ -218,12 +219,19 @@ def _copy(x: Value) -> Value:
     return hlo.select(never, hlo.zeros(x.type), x)
 
 
+def _is_copied(x: Value) -> bool:
+    """Whether nothing but a copy of it reads it."""
+    readers = [use.owner.operation for use in x.uses]
+    if len(readers) != 1 or readers[0].name != "stablehlo.select":
+        return False
+    never = defining(readers[0].operands[0], "compare")
+    return never is not None and defining(never.operands[0], BARRIER) is not None
+
+
 def _barriers() -> int:
     """How many barriers the function has in which an op is being made."""
     function = _function(ir.InsertionPoint.current.block.owner.operation)
-    return sum(
-        op.name == "stablehlo.optimization_barrier" for op in operations(function)
-    )
+    return sum(op.name == f"stablehlo.{BARRIER}" for op in operations(function))
 
 
 def _function(op: ir.Operation) -> ir.Operation:
