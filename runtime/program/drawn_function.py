@@ -32,24 +32,29 @@ class DrawnFunction:
         """First values by a seed; one result, or a tuple of them.
 
         The seed is an integer of any kind, of which 64 bits count. Results are numpy
-        arrays, or DeviceArrays on request.
+        arrays, or DeviceArrays on request: each goes to the device when it is drawn,
+        so that the host never holds all of them.
         """
         seed, specs = _seed(self.name, arguments), self.signature.results
-        pairs = [*zip(self.signature.first, specs, strict=True)]
-        drawn = [(f, t) for f, t in pairs if not f.from_parameters]
-        made = {key_of(t): _value(f, t, seed) for f, t in drawn}
+        made: dict[Any, Any] = {}
+        for first, spec in zip(self.signature.first, specs, strict=True):
+            if not first.from_parameters:
+                value = _value(first, spec, seed)
+                if device_arrays:
+                    value = self._program.to_device(value, spec.dtype)
+                made[key_of(spec)] = value
         if len(made) < len(specs):
-            made |= self._of_parameters(made)
+            made |= self._of_parameters(made, device_arrays)
         values = [made[key_of(t)] for t in specs]
-        if device_arrays:
-            put = self._program.to_device
-            values = [put(v, t.dtype) for v, t in zip(values, specs, strict=True)]
         return values[0] if len(values) == 1 else tuple(values)
 
-    def _of_parameters(self, made: dict[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+    def _of_parameters(
+        self, made: dict[Any, Any], device_arrays: bool
+    ) -> dict[Any, Any]:
         """What `@inner_init` gives for these."""
         function = self._program[INNER_INIT]
-        given = function(*(made[key_of(t)] for t in function.signature.inputs))
+        needed = (made[key_of(t)] for t in function.signature.inputs)
+        given = function(*needed, device_arrays=device_arrays)
         rows = given if isinstance(given, tuple) else (given,)
         keys: Iterable[Any] = map(key_of, function.signature.results)
         return {k: v for k, v in zip(keys, rows, strict=True) if k not in made}
