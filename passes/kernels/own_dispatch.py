@@ -36,6 +36,22 @@ class KernelCall:
         return f"{self.function}_{numbers}"
 
 
+def dispatched(
+    export: str, grid: Sequence[ir.Value], operands: Sequence[ir.Value], result: ir.Type
+) -> ir.Value:
+    """The result of an executable's export, on a grid if it takes one."""
+    segments = [len(grid), len(operands), 0, 0]
+    op = hlo.op(
+        "flow.dispatch",
+        [*grid, *operands],
+        [result],
+        entry_points=ir.ArrayAttr.get([ir.Attribute.parse(export)]),
+        operandSegmentSizes=ir.DenseI32ArrayAttr.get(segments),
+        tied_operands=ir.Attribute.parse("[-1 : index]"),
+    )
+    return op.result
+
+
 class Executables:
     """The calls of a module, written into it by `write`."""
 
@@ -48,18 +64,8 @@ class Executables:
     ) -> ir.Value:
         """The call's result; at the insertion point."""
         self._calls.setdefault(call.source, {})[call.export] = call
-        executable = _executable(call.source)
-        name = ir.Attribute.parse(f"@{executable}::@{call.export}")
-        segments = [0, len(operands), 0, 0]
-        op = hlo.op(
-            "flow.dispatch",
-            list(operands),
-            [result],
-            entry_points=ir.ArrayAttr.get([name]),
-            operandSegmentSizes=ir.DenseI32ArrayAttr.get(segments),
-            tied_operands=ir.Attribute.parse("[-1 : index]"),
-        )
-        return op.result
+        export = f"@{_executable(call.source)}::@{call.export}"
+        return dispatched(export, [], operands, result)
 
     def write(self, module: ir.Module) -> None:
         """Put the executables before everything else in the module."""

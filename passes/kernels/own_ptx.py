@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.kernels import objects
+from pcp.passes.kernels.own_dispatch import dispatched
 
 _BINDING = "#hal.pipeline.binding<storage_buffer"
 
@@ -44,17 +45,8 @@ class PtxExecutables:
         index, i32 = ir.IndexType.get(), ir.IntegerType.get_signless(32)
         grid = [_constant(index, n) for n in call.grid]
         numbers = [_constant(i32, n) for n in call.numbers]
-        name = f"@{_executable(call.function)}::@{call.function}"
-        segments = [len(grid), len(operands) + len(numbers), 0, 0]
-        op = hlo.op(
-            "flow.dispatch",
-            [*grid, *operands, *numbers],
-            [result],
-            entry_points=ir.ArrayAttr.get([ir.Attribute.parse(name)]),
-            operandSegmentSizes=ir.DenseI32ArrayAttr.get(segments),
-            tied_operands=ir.Attribute.parse("[-1 : index]"),
-        )
-        return op.result
+        export = f"@{_executable(call.function)}::@{call.function}"
+        return dispatched(export, grid, [*operands, *numbers], result)
 
     def write(self, module: ir.Module) -> None:
         """Put the executables before everything else in the module."""
