@@ -3,11 +3,17 @@
 `on_signals` interrupts it: for commands that wait, and clean up behind a `with`. A
 handler of Python's runs between any two steps of the main thread, which may hold the
 very lock that it would wait for; so what stops others goes through `stop_on_signals`.
+
+A signal that arrives between the interpreter's last look for signals and the system
+call in which the main thread then waits, or in another thread, does not end that wait:
+its handler would run when the wait is over, however long that takes. So `on_signals`
+ends the wait by a second signal, SIGURG, which does nothing else.
 """
 
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -37,10 +43,36 @@ def on_signals(
     heard = [n for n in numbers if n != signal.SIGHUP or not _ignored(n)]
     before = {n: signal.signal(n, lambda got, _: stop(got)) for n in heard}
     try:
-        yield
+        with _waits_ended():
+            yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+_NUDGE = signal.SIGURG
+_NUDGES = (0.02, 0.2, 1.0)  # seconds between them: the first may come too early, too
+
+
+@contextmanager
+def _waits_ended() -> Iterator[None]:
+    """No wait of the main thread outlasts a signal while the block runs."""
+    main = threading.get_ident()
+
+    def nudge(number: int) -> None:
+        for pause in _NUDGES if number != _NUDGE else ():
+            time.sleep(pause)
+            signal.pthread_kill(main, _NUDGE)
+
+    handler = signal.signal(_NUDGE, lambda *_: None)
+    said = _told(nudge)
+    before = signal.set_wakeup_fd(said.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        said.close()
+        signal.signal(_NUDGE, handler)
 
 
 def _ignored(number: int) -> bool:
@@ -66,14 +98,21 @@ def stop_on_signals(stop: Stop) -> None:
 
     The interpreter writes a signal's number to the socket whichever thread it hits.
     """
+    said = _told(stop)
+    signal.set_wakeup_fd(said.detach(), warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+
+
+def _told(heed: Stop) -> socket.socket:
+    """A socket for the interpreter's wake-ups; a thread heeds them until it closes."""
     heard, said = socket.socketpair()
     said.setblocking(False)
 
-    def heed(_open: socket.socket = said) -> None:
-        while number := heard.recv(1):
-            stop(number[0])
+    def listen() -> None:
+        with heard:
+            while number := heard.recv(1):
+                heed(number[0])
 
-    threading.Thread(target=heed, name="pcp-signals", daemon=True).start()
-    signal.set_wakeup_fd(said.fileno(), warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    threading.Thread(target=listen, name="pcp-signals", daemon=True).start()
+    return said

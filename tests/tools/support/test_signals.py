@@ -41,6 +41,25 @@ def work(argv):
         running[0].wait()
 sys.exit(run("x", work, []))
 """
+_WAITS = """
+import signal, sys, threading, time
+from pcp.tools.support.command import run
+from pcp.tools.support.signals import in_order
+def work(argv):
+    never = threading.Event()
+    def late():
+        time.sleep(0.2)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        never.wait()
+    threading.Thread(target=late, daemon=True).start()
+    never.wait()
+sys.exit(run("x", in_order(work), []))
+"""
+
+
+def test_a_signal_that_misses_the_main_thread_ends_its_wait() -> None:
+    done = subprocess.run([sys.executable, "-c", _WAITS], timeout=60)
+    assert done.returncode == 128 + signal.SIGTERM
 
 
 def test_a_signal_comes_while_its_lock_is_held() -> None:
