@@ -2,8 +2,8 @@
 
     python benchmarks/compile_cost.py --rounds 2
 
-The ZeRO-3 example of docs/tour.md and the small GPT for one device, each in processes of
-their own as a user starts them, children (IREE) included.
+The ZeRO-3 example of docs/tour.md and the small GPT for one device, each in processes
+of their own as a user starts them, children (IREE) included.
 """
 
 import argparse

@@ -253,6 +253,7 @@ class BundleTrainer:
     def begin(self, steps: int = 1, tokens: int = 1) -> None:
         """Local parameters := those of the state; so many steps and tokens."""
         self.exchange.begin(self._state, steps, tokens)
+        self.exchange.left, self.exchange.gradient_norm = steps, None
         state = under(STATE, self._state)
         self.steps.hold({(MODEL_STATE, n): np.array(a) for n, a in state.items()})
         self.steps.metrics.clear()
@@ -281,6 +282,16 @@ class BundleTrainer:
             distance(np.asarray(value), self._state[home + name])
             for (_, name), value in held.items()
         )
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """L2, of the round's last inner step's gradient, as `@apply` is given it.
+
+        So before clipping; of the members together where they meet in every step. None
+        where a step has a slope in its place, and of a rank of an island, which has a
+        part of each gradient.
+        """
+        return self.exchange.gradient_norm if self.parts.size == 1 else None
 
     def outer(self, tokens: float, communicator: Any) -> Arrays:
         """The state that the round makes, with the members of `communicator`."""

@@ -103,6 +103,7 @@ class InnerSteps:
             data_wait=partial_round.data_wait,
             nonfinite=bad,
             metrics=dict(trainer.metrics),
+            gradient_norm=trainer.gradient_norm,
             epoch=epoch,
         )
         return state.work
