@@ -20,7 +20,6 @@ LONG = {
     "tests/tools/commands/test_training_commands.py",
     "tests/training/coordinator/test_values.py",
     "tests/training/test_runs.py",
-    "training/shepherd/shepherd.py",
 }
 
 
