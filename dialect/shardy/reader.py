@@ -4,6 +4,7 @@ What pcp has no word for is an `IRError` at its place, which says what to write 
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -37,6 +38,7 @@ class Reader:
     axes: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
     def refuse(self, op: ir.Operation, what: str) -> NoReturn:
+        """Raise an `IRError` at `op`."""
         where = location_string(op.location, self.source)
         raise IRError(f"{where}: {op.name}: {what}")
 
@@ -59,10 +61,14 @@ class Reader:
         return self.read_all(op, attribute, lambda text: [read_sharding(text)])[0]
 
     def read_all(
-        self, op: ir.Operation, attribute: ir.Attribute, reader
+        self,
+        op: ir.Operation,
+        attribute: ir.Attribute,
+        parse: Callable[[str], list[Parsed]],
     ) -> list[Parsed]:
+        """The shardings of an attribute of `op`, over the meshes that are kept."""
         try:
-            found = reader(str(attribute))
+            found = parse(str(attribute))
         except ValueError as error:
             self.refuse(op, f"{attribute}: {error}")
         for parsed in found:
