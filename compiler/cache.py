@@ -20,7 +20,6 @@ from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-import pcp
 from pcp import whole_file
 from pcp.compiler.options import CompileOptions
 
@@ -50,6 +49,7 @@ VARIABLES = ("IREE", "MLIR", "LLVM", "TORCH_MLIR", "CUDA", "ROCM", "HIP")
 #: What Linux says of a processor that another kind of it says otherwise.
 _KIND = ("vendor", "cpu family", "model", "stepping", "cache", "flags", "Feat", "CPU")
 _CPUINFO = Path("/proc/cpuinfo")
+_HOME = Path(whole_file.__file__).parent  # of all that is pcp
 
 
 def bundle_key(options: CompileOptions, environment: Mapping[str, str]) -> str | None:
@@ -105,12 +105,11 @@ def _machine() -> Iterator[str]:
 
 def _own_code() -> Iterator[str | bytes]:
     """All files of pcp as they are now, compiled kernels included."""
-    home = Path(pcp.__file__).parent
-    for folder, inner, names in os.walk(home, followlinks=True):
+    for folder, inner, names in os.walk(_HOME, followlinks=True):
         inner[:] = sorted(name for name in inner if name != "__pycache__")
         for name in sorted(names):
             path = Path(folder, name)
-            yield str(path.relative_to(home))
+            yield str(path.relative_to(_HOME))
             yield path.read_bytes()
 
 

@@ -227,7 +227,7 @@ class CompileOptions:
 
     @property
     def tell_time(self) -> Callable[[str], None]:
-        """Who is told of each module, its bytes and seconds."""
+        """The listener to modules' bytes and seconds: `timed`, else `report`."""
         return self.timed or self.report
 
     @property

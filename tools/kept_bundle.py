@@ -40,7 +40,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Place:
+class Niche:
     """Where the bundle of one compilation is kept, and what is said meanwhile."""
 
     cache: Cache
@@ -88,7 +88,7 @@ def of(
     flags: Namespace,
     options: CompileOptions,
     environment: Mapping[str, str] = os.environ,
-) -> Place | None:
+) -> Niche | None:
     """The place of a compilation; None where its bundle is not kept."""
     if options.cache is None or options.keep_ir or flags.emit != "bundle":
         return None
@@ -97,7 +97,7 @@ def of(
     name = bundle_key(options, environment)
     if name is None:
         return None
-    return Place(Cache(options.cache, kind=BUNDLE), name, options, environment)
+    return Niche(Cache(options.cache, kind=BUNDLE), name, options, environment)
 
 
 def _extended() -> bool:

@@ -105,7 +105,7 @@ def test_no_pass_runs_and_mlir_is_not_imported(folder: Path) -> None:
         assert line in said
         assert line in again
     of_python = (sys.prefix, sys.base_prefix, str(Path(os.__file__).parent))
-    ours = str(Path(cache.pcp.__file__).resolve().parent.parent)
+    ours = str(cache._HOME.resolve().parent)
     opened = {Path(x) for x in said.splitlines() if x[:1] == "/"}
     inputs = {p for p in opened if not str(p).startswith((*of_python, ours))}
     inputs = {p for p in inputs if folder / "cache" not in p.parents}
@@ -164,7 +164,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Path:
     (home / "deep/objects").mkdir(parents=True)
     for name in ("__init__.py", "x.py", "deep/objects/x.o"):
         (home / name).write_bytes(b"1")
-    monkeypatch.setattr(cache.pcp, "__file__", str(home / "__init__.py"))
+    monkeypatch.setattr(cache, "_HOME", home)
     return home
 
 
@@ -235,7 +235,7 @@ def _another_cluster(_: pytest.MonkeyPatch) -> None:
 
 
 def _another_line_of_ours(_: pytest.MonkeyPatch) -> None:
-    Path(cache.pcp.__file__).with_name("x.py").write_text("X = 1")
+    (cache._HOME / "x.py").write_text("X = 1")
 
 
 def _another_processor(patch: pytest.MonkeyPatch) -> None:

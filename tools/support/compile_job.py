@@ -13,7 +13,7 @@ from pcp.dialect.context import read
 from pcp.errors import UsageError
 from pcp.signing import BUNDLE
 from pcp.tools import kept_bundle
-from pcp.tools.kept_bundle import Kept, Place
+from pcp.tools.kept_bundle import Kept, Niche
 from pcp.tools.support import hf_training
 from pcp.tools.support.progress import doing
 from pcp.tools.support.protection import signer
@@ -22,7 +22,7 @@ SUFFIXES = {"bundle": "pcp", "vmfb": "vmfb", "mlir": "mlir"}
 
 
 def compile_file(
-    flags: Namespace, options: CompileOptions, place: Place | None = None
+    flags: Namespace, options: CompileOptions, place: Niche | None = None
 ) -> str:
     """Compile the model and write what `flags.emit` names; returns what to say.
 

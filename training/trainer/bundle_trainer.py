@@ -285,12 +285,7 @@ class BundleTrainer:
 
     @property
     def gradient_norm(self) -> float | None:
-        """L2, of the round's last inner step's gradient, as `@apply` is given it.
-
-        So before clipping; of the members together where they meet in every step. None
-        where a step has a slope in its place, and of a rank of an island, which has a
-        part of each gradient.
-        """
+        """L2, of the last step's gradient before clipping; None in an island's rank."""
         return self.exchange.gradient_norm if self.parts.size == 1 else None
 
     def outer(self, tokens: float, communicator: Any) -> Arrays:
@@ -431,12 +426,6 @@ def _axes_inside(manifest: Manifest, parts: IslandParts) -> list[tuple[str, ...]
     names = [prefix + t.name for t in kept for prefix, role in shared if t.role == role]
     names += [f"{OUTER}inner.{t.name}" for t in kept if t.role == "state"]
     return sorted(wanted | parts.copies(names).keys())
-
-
-def loss_value(losses: Sequence[Any]) -> float:
-    """The mean of losses that may still be on the device."""
-    with np.errstate(invalid="ignore"):  # of infinities: NaN is said, not warned of
-        return float(np.mean([np.asarray(x).astype(np.float64) for x in losses]))
 
 
 def _exchange(
