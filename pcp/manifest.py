@@ -219,11 +219,14 @@ class Parameter(_Tensor):
         return self.compute or self.dtype
 
 
+ReductionKind = Literal["sum", "mean", "max", "min", "prod", "trimmed_mean"]
+
+
 class Collective(_Tensor):
     """What one `pcp_rt.<name>` import does, and what crosses the wire."""
 
     kind: str
-    reduction: Literal["sum", "mean", "max", "min", "prod"] | None = None
+    reduction: ReductionKind | None = None
     mesh: str = ""
     axes: tuple[str, ...] = ()
     wire: str = ""

@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from pcp.runtime.cage import landlock, outside, seccomp, syscalls
@@ -95,6 +96,9 @@ def _always() -> set[Path]:
     """What a Python process reads that does nothing wrong."""
     python = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, os.getcwd()}
     found = {Path(place).resolve() for place in python if place}
+    package = find_spec("pcp")
+    for own in map(Path, (package and package.submodule_search_locations) or ()):
+        found |= {place.resolve() for place in own.iterdir()}  # links, in a checkout
     found = {place for place in found if place.exists() and not _holds_a_home(place)}
     etc = Path("/etc")
     return found | {Path(name) for name in _SYSTEM} | {etc / name for name in _OF_ETC}

@@ -104,7 +104,6 @@ def _train(argv: Sequence[str]) -> None:
     opened = None
     if not device.startswith("local-"):
         opened = open_device(device)  # by a driver that has its own files and programs
-    held = cage_flags.enter(flags)
     host, port = flags.host, flags.port
     others: list[tuple[str, int]] = []
     if flags.discover:
@@ -115,6 +114,7 @@ def _train(argv: Sequence[str]) -> None:
     target = backends.target_of_worker(flags.backend, flags.target, local=local)
     name = flags.name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
     log = stamped(f"worker {name}")
+    held = cage_flags.enter(flags)
     own = link.own_address(format_address(host, port))
     listen = flags.listen or format_address(own, 0)
     endpoint = Endpoint.listen(listen, **protected.options)

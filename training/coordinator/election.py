@@ -141,7 +141,7 @@ class Election:
         self._beaten = now - BEAT
         self._votes: set[int] = set()
         self._would: set[int] | None = None
-        """Who would vote for this one, while it asks."""
+        """Voters that would vote for this one, while it asks."""
         self._blank: dict[int, int] = {}
         """Terms of voters that say that nothing was ever written."""
         self._next: dict[int, int] = {}
