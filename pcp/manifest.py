@@ -62,6 +62,7 @@ Role = Literal[
     "result",
 ]
 Mode = Literal["train", "grad", "forward"]
+ReductionKind = Literal["sum", "mean", "max", "min", "prod", "trimmed_mean"]
 ALGORITHMS = frozenset(
     (
         *("diloco", "streaming_diloco", "async_diloco", "async_local_sgd", "eager"),
@@ -217,9 +218,6 @@ class Parameter(_Tensor):
     def model_dtype(self) -> str:
         """The type that the model itself has it in."""
         return self.compute or self.dtype
-
-
-ReductionKind = Literal["sum", "mean", "max", "min", "prod", "trimmed_mean"]
 
 
 class Collective(_Tensor):
