@@ -30,7 +30,21 @@ from pcp.training.storage.checkpoint import Checkpoint
 
 WORDS: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 255, 1 << 31, 1 << 63, -(1 << 63), 1 << 70),
-    *(0.5, 1e308, "", "x", "../x", "\0", "é" * 40, "9" * 400, [], {}, [[]], {"": 0}),
+    *(
+        0.5,
+        1e308,
+        "",
+        "x",
+        "../x",
+        "\0",
+        "\ud800",
+        "é" * 40,
+        "9" * 400,
+        [],
+        {},
+        [[]],
+        {"": 0},
+    ),
 )
 
 
@@ -143,6 +157,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
     }
     for name, content in write.items():
         (folder / name).write_bytes(content)
+    (folder / "model.mlir").touch()
     np.savez_compressed(folder / "arrays.npz", **array)
     certificates.new_identity(folder / "identity")
     plain: dict[str, tuple[str, Callable[[Path], object], Any]] = {
