@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from pcp import strict_json
 from pcp.errors import ConfigError, UsageError
@@ -18,7 +19,7 @@ from pcp.passes.training.optimizers import groups
 from pcp.passes.training.optimizers import spec as optimizers
 from pcp.passes.training.outer import spec as outer
 from pcp.runtime.program import host_processor
-from pcp.tools.support import hf_training
+from pcp.tools.support import hf_training, island_plan
 from pcp.tools.support.command import Parser
 from pcp.tools.support.lines import say
 from pcp.tools.support.model_check import inspected, read_model
@@ -55,6 +56,11 @@ def add_set(parser: Parser) -> None:
 def add_islands(parser: Parser) -> None:
     """The flags of islands, of all commands that hold a shepherd."""
     add = parser.add_argument
+    add(
+        "--cluster",
+        metavar="FILE",
+        help="devices, as pcp probe writes them: an island's mesh is chosen for them",
+    )
     add("--islands", type=int, metavar="N", help="as --workers, where a mesh is given")
     add(
         "--mesh",
@@ -71,6 +77,8 @@ def with_islands(flags: Namespace) -> list[tuple[str, object]]:
     changes = list(flags.changes)
     if flags.mesh is not None:
         changes.append(("mesh", flags.mesh))
+    if flags.cluster is not None:
+        changes.append(("cluster", str(Path(flags.cluster).absolute())))
     if flags.islands is not None:
         if flags.workers is not None:
             raise UsageError("--islands, --workers: an island is a worker; say one")
@@ -249,8 +257,6 @@ def compiler_for(
 
     def compile_for(target: str) -> bytes:
         from pcp.compiler import driver
-        from pcp.compiler.options import CompileOptions
-        from pcp.tools.support.cache_folder import cache_folder
 
         began = time.monotonic()
         what, file = f"compiling for {target}", Path(path)
@@ -258,23 +264,7 @@ def compiler_for(
         about = expected(what, size)
         how_long = "" if about is None else f" (up to {about:.0f} s)"
         report(f"compiling {Path(path).name} for {target}{how_long} ...")
-        options = CompileOptions(
-            targets=(target,),
-            mode="train",
-            optimizer=optimizer_text(experiment),
-            algorithm=algorithm_text(experiment),
-            batch=in_graph_batch(experiment),
-            mesh=f"{WORKERS}=elastic,{experiment.mesh}" if experiment.mesh else None,
-            sharding=experiment.sharding,
-            memory=experiment.memory,
-            precision=experiment.precision,
-            layers=experiment.layers,
-            lora=experiment.lora,
-            freeze=experiment.freeze,
-            ema=experiment.ema,
-            cache=cache_folder(),
-            source=path,
-        )
+        options = _options(experiment, targets=(target,))
         model = read_model(path)
         inspected(experiment, model)
         with doing(what, size, shown=False):  # the screen is the run's
@@ -284,6 +274,48 @@ def compiler_for(
         return content
 
     return compile_for
+
+
+def _options(experiment: Experiment, **where: Any) -> Any:
+    """How the experiment's model is compiled, and `where` it is to run.
+
+    The compiler is imported only here.
+    """
+    from pcp.compiler.options import CompileOptions
+    from pcp.tools.support.cache_folder import cache_folder
+
+    spread = experiment.mesh is not None
+    said: dict[str, Any] = dict(
+        mode="train",
+        optimizer=optimizer_text(experiment),
+        algorithm=algorithm_text(experiment),
+        batch=in_graph_batch(experiment),
+        mesh=f"{WORKERS}=elastic,{experiment.mesh}" if spread else None,
+        sharding=experiment.sharding,
+        zero=experiment.zero,
+        microbatches=experiment.microbatches,
+        memory=experiment.memory,
+        precision=experiment.precision,
+        layers=experiment.layers,
+        lora=experiment.lora,
+        freeze=experiment.freeze,
+        ema=experiment.ema,
+        cache=cache_folder(),
+        source=experiment.model_path,
+    )
+    return CompileOptions(**said | where)
+
+
+def planned(experiment: Experiment, report: Callable[[str], None] = say) -> Experiment:
+    """The experiment with an island's mesh, if it names a cluster to choose one for."""
+    if experiment.cluster is None:
+        return experiment
+    alone = {"mesh": None, "sharding": None, "zero": 0, "microbatches": None}
+    options = _options(
+        experiment.model_copy(update=alone | {"memory": None}),
+        cluster=Path(experiment.cluster),
+    )
+    return island_plan.planned(experiment, options, report)
 
 
 def _from_bundle(path: str, target: str) -> bytes:
