@@ -162,7 +162,7 @@ def _without(run: Run, deaths: Sequence[float]) -> list[float]:
 
 def _loss_behind(run: Run, number: int) -> float:
     """The validation loss behind a round."""
-    until = time.monotonic() + 300
+    until = time.monotonic() + 900
     while number not in (found := run.validations()):
         run.check_time(until)
         time.sleep(0.1)

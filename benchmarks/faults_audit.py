@@ -76,4 +76,5 @@ class Audit:
             reached, arrays = fetch_snapshot(address, 1.0)
         except PcpError:
             return 0, None  # it is dead, or holds nothing yet
-        return reached, safetensors_io.digest(shared_part(arrays))
+        digest = safetensors_io.digest(shared_part(arrays)) if reached else None
+        return reached, digest
