@@ -40,9 +40,10 @@ def page(name: str, data: Mapping[str, Any] | None = None) -> str:
     return text.replace(DATA, given)
 
 
-def page_style() -> str:
-    """The look of all pages, for those of other rooms."""
-    return _read("page.css")
+def page_head() -> str:
+    """The beginning and look of all pages, for those of other rooms without charts."""
+    head = _read("head.html").replace("/*uplot.css*/", "")
+    return head.replace("/*page.css*/", _read("page.css"))
 
 
 def _read(name: str) -> str:
