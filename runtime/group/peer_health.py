@@ -43,17 +43,17 @@ class PeerHealth:
     """How long after this member it opens operations; 0 when it was first."""
     sent: Average = field(default_factory=Average)
     received: Average = field(default_factory=Average)
-    silent: float = 0.0
+    silent: float = field(default=0.0, init=False)
     """How long its link has been silent."""
     echoes: "deque[tuple[float, float]]" = field(
-        default_factory=lambda: deque(maxlen=_BEST_OF)
+        default_factory=lambda: deque(maxlen=_BEST_OF), init=False
     )
     """Round trips, and the peer's clock minus this member's."""
     asked: int = 0
-    waiting: bool = False
-    answered: int = 0
+    waiting: bool = field(default=False, init=False)
+    answered: int = field(default=0, init=False)
     """Echoes since the last heartbeat."""
-    beaten: tuple[float, int, int] | None = None
+    beaten: tuple[float, int, int] | None = field(default=None, init=False)
     """The time of the last heartbeat, and the byte counts of its link then."""
 
     @property
