@@ -25,13 +25,11 @@ from pcp.layout import Layout
 from pcp.mesh import Mesh
 from pcp.passes.core.functions import NAME, ROLE, function_type, symbol_name
 from pcp.passes.core.rewriting import attributes, functions, operations
+from pcp.passes.pipeline.once import BELONGS, STATES
 from pcp.passes.sharding.layout import SHARDING, from_attribute, to_attribute
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 
 BATCH_AXIS = "dp"
-
-#: Roles of what is kept for a parameter, under its name behind a dot.
-STATE = ("state", "outer", "private")
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class Rules:
     def layout(self, name: str, role: str, shape: Sequence[int]) -> Layout | None:
         """The layout of a tensor, or None where nothing is said, or it has no name."""
         dims = self.find(name) if name else None
-        if dims is None and role in STATE:
+        if dims is None and role in STATES:
             dims = self.find(name.partition(".")[2])
         if dims is None:
             return None
@@ -201,7 +199,7 @@ def _ports(
             layout = rules.layout(name, role, shape)
         elif automatic and role == "data" and shape and which == "arg_attrs":
             layout = Layout(((BATCH_AXIS,), *((),) * (len(shape) - 1)))
-        if layout is None and role in ("param", "grad", "anchor", *STATE):
+        if layout is None and role in BELONGS:
             layout = Layout.replicated(len(shape))  # alike in every function
         wanted = None if layout is None else to_attribute(layout, mesh.name)
         if old is not None and layout and rules is not None and name in rules.tensors:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pcp.autodiff.core.expansion import expand, forget_channels
 from pcp.dialect import function_body, hlo
 from pcp.dialect.bindings import PassManager, ir
+from pcp.dialect.derivatives import WITHOUT
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError, nearest
 from pcp.passes.core.rewriting import splice
@@ -13,7 +14,6 @@ Value = ir.Value
 
 
 #: That some operands of a function have no derivative.
-WITHOUT = "pcp.without_derivative"
 
 #: The functions of each kind of derivative rule, as its attributes name them. The first
 #: one, where there is any, runs in the place of a call.

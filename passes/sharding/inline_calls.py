@@ -10,7 +10,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.dialect.host import callee, is_host
-from pcp.dialect.inlining import functions_of
+from pcp.dialect.inlining import CALL, functions_of
 from pcp.errors import nearest
 from pcp.passes.core.base import CppPasses
 from pcp.passes.core.dialects import check_cuttable
@@ -19,8 +19,6 @@ from pcp.passes.core.marks import MARK, mark_of
 from pcp.passes.core.rewriting import functions, refuse, splice
 from pcp.passes.core.walk import walk
 from pcp.passes.sharding.ports import port_shardings
-
-CALL = "func.call"
 
 #: A call, and the functions that it came out of.
 Call = tuple[ir.Operation, tuple[str, ...]]

@@ -23,6 +23,11 @@ PARTS = {
 }
 """What stands in a page for a file that goes there."""
 DATA = "/*data*/"
+EVENTS = 400
+"""Lines of a run's journal that its page shows: the newest."""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+POLICY += "connect-src 'self'; frame-ancestors 'none'"
+"""Of a server of such pages (Content-Security-Policy): nothing comes from elsewhere."""
 
 
 def no_programs(run: Path) -> Mapping[str, str]:
