@@ -43,10 +43,10 @@ class PeerHealth:
     """How long after this member it opens operations; 0 when it was first."""
     sent: Average = field(default_factory=Average)
     received: Average = field(default_factory=Average)
-    silent: float = field(default=0.0, init=False)
+    silent: float = 0.0
     """How long its link has been silent."""
     echoes: "deque[tuple[float, float]]" = field(
-        default_factory=lambda: deque(maxlen=_BEST_OF), init=False
+        default_factory=lambda: deque(maxlen=_BEST_OF)
     )
     """Round trips, and the peer's clock minus this member's."""
     asked: int = 0
