@@ -34,6 +34,7 @@ _BY_WORKER = {
     "pcp_worker_processor_seconds": ("of all threads", "processor_seconds"),
     "pcp_worker_resident_bytes": ("memory it holds", "resident_bytes"),
     "pcp_worker_sent_bytes": ("in the newest round", "bytes_sent"),
+    "pcp_worker_gradient_norm": ("of the newest round's last step", "gradient_norm"),
 }
 # Those that are no field: name -> (what it is, its label or None).
 _VALIDATION, _SECONDS = "pcp_validation_loss", "pcp_round_seconds"
@@ -99,4 +100,6 @@ class Prometheus(Quiet):
     def _member(self, member: MemberRound) -> None:
         for name, (_, field) in _BY_WORKER.items():
             value = getattr(member, field)
+            if value is None:  # not known of this worker
+                continue
             self._registry[name].labels(str(member.worker)).set(value)
