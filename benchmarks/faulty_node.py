@@ -92,7 +92,8 @@ def spoilt(new: dict[str, np.ndarray], lie: str) -> dict[str, np.ndarray]:
     elif lie == "no numbers":
         array[...] = np.nan
     else:
-        array.view(np.uint8).reshape(-1)[array.nbytes // 2] ^= 1 << 6
+        # Of a number in the middle, one that rounding does not explain.
+        array.view(np.uint32).reshape(-1)[array.size // 2] ^= 1 << 22
     print(f"a lie is told: {lie}", flush=True)
     return made
 
