@@ -257,7 +257,7 @@ def partition(
             shared_loss=mode == "train",
             communication=_communication(options),
         )
-    return pipelines.split(_communication(options))
+    return Pipeline(pipelines.split(_communication(options)).steps[1:])  # annotated
 
 
 def lower_schedule(options: CompileOptions) -> Pipeline:
@@ -281,7 +281,7 @@ def _annotate(
             f"members along {', '.join(axes)} compile for unlike targets, which round "
             "differently: each updates its share, as with --zero 2"
         )
-    pipelines.split().steps[0].run(module)
+    Pipeline(pipelines.split().steps[:1]).run(module, observers)
     mesh = read_meshes(module)[mesh.name]  # whose axes may have been taken apart
     for line in sharding_file.idle(module, mesh, besides=PIPELINE):
         if options.mesh and options.sharding != "none":

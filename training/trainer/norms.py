@@ -28,6 +28,11 @@ def distance(new: np.ndarray, old: np.ndarray) -> float:
         return _norm(_wide(new) - _wide(old))
 
 
+def length(array: np.ndarray) -> float:
+    """The norm of an array."""
+    return _norm(_wide(array))
+
+
 def _norm(array: np.ndarray) -> float:
     flat = array.reshape(-1)
     with np.errstate(invalid="ignore", over="ignore"):
