@@ -157,18 +157,33 @@ class First(_Model):
         )
 
 
+class Part(_Model):
+    """One of the functions of a module that together do what another says.
+
+    Its `inputs` are numbers of values: the arguments of the whole in their order, then
+    what the parts give, the first part's results first.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    results: int = Field(ge=0)
+
+
 class Function(_Model):
     """A function's inputs and results, in the order in which they are passed.
 
     `donates` lists inputs whose buffers the call consumes. With `first`, a line for
     each result, no module has the function: the runtime computes first values of a
-    seed, its input.
+    seed, its input. With `parts`, it calls these in turn and gives back the values
+    whose numbers are in `returns`; see `Part`.
     """
 
     inputs: tuple[TensorSpec, ...]
     results: tuple[TensorSpec, ...]
     donates: tuple[int, ...] = ()
     first: tuple[First, ...] = ()
+    parts: tuple[Part, ...] = ()
+    returns: tuple[int, ...] = ()
 
     @model_validator(mode="after")
     def _check_first(self) -> Self:
@@ -186,6 +201,21 @@ class Function(_Model):
                     f"{result.name}: {list(result.shape)} at {list(first.start)} is "
                     f"not inside of {list(first.whole)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        known = len(self.inputs)
+        for part in self.parts:
+            if any(not 0 <= number < known for number in part.inputs):
+                raise ValueError(f"{part.name} takes values that are made behind it")
+            known += part.results
+        if any(not 0 <= number < known for number in self.returns):
+            raise ValueError("returns values that no part makes")
+        if len(self.returns) != (len(self.results) if self.parts else 0):
+            raise ValueError(
+                f"returns {len(self.returns)} values for {len(self.results)} results"
+            )
         return self
 
     @model_validator(mode="after")
