@@ -25,7 +25,7 @@ from pcp.dialect.base import (
 )
 from pcp.dialect.bindings import ext, ir
 
-REDUCTIONS = ("sum", "mean", "max", "min", "prod")
+REDUCTIONS = ("sum", "mean", "max", "min", "prod", "trimmed_mean")
 #: Lossy codes in which float32 contributions to a sum may travel, and its result.
 CODECS = ("fp8", "int8", "e3m0", "int2")
 
@@ -53,16 +53,22 @@ class Collective(Op):
         known = ", ".join(REDUCTIONS)
         require(kind in REDUCTIONS, f'does not know the kind "{kind}" (kinds: {known})')
         element = tensor(self.operands[0]).element_type
-        if kind in ("max", "min"):
+        if kind in ("max", "min", "trimmed_mean"):
             complex_ = isinstance(element, ir.ComplexType)
             require(not complex_, f"cannot order {element} for {kind}")
-        if kind == "mean":
+        if kind in ("mean", "trimmed_mean"):
             whole = isinstance(element, ir.IntegerType)
             require(not whole, f"cannot take the mean of {element}; convert to a float")
+        if kind == "trimmed_mean":
+            whole_op = self.name == "pcp.all_reduce"
+            require(whole_op, "has no trimmed_mean, which all_reduce has")
 
 
 class AllReduce(Collective, name="all_reduce", traits=[Communicates]):
     """Reduce over the group; every member gets the result.
+
+    `trimmed_mean` is a mean without extremes: of each number a quarter of the members'
+    are left out at either end, of three or more at least one.
 
     With a `codec` contributions travel in its code, are added up in rank order in
     f32, and the sum travels in it too: all members decode the same bytes.

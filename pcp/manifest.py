@@ -62,6 +62,7 @@ Role = Literal[
     "result",
 ]
 Mode = Literal["train", "grad", "forward"]
+ReductionKind = Literal["sum", "mean", "max", "min", "prod", "trimmed_mean"]
 ALGORITHMS = frozenset(
     (
         *("diloco", "streaming_diloco", "async_diloco", "async_local_sgd", "eager"),
@@ -253,7 +254,7 @@ class Collective(_Tensor):
     """What one `pcp_rt.<name>` import does, and what crosses the wire."""
 
     kind: str
-    reduction: Literal["sum", "mean", "max", "min", "prod"] | None = None
+    reduction: ReductionKind | None = None
     mesh: str = ""
     axes: tuple[str, ...] = ()
     wire: str = ""

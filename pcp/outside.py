@@ -7,8 +7,12 @@ general ones.
 """
 
 import errno
+import lzma
 import os
 import stat
+import struct
+import zipfile
+import zlib
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,12 @@ from pcp import strict_json
 from pcp.errors import ConfigError
 
 MAX_JSON_BYTES = 256 << 20
+DAMAGED_ARCHIVE = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError,
+    NotImplementedError, RuntimeError, MemoryError, OverflowError, ValueError,
+    TypeError, struct.error,
+)  # fmt: skip
+"""Errors that reading a zip archive ends in, or an array of numpy's in one."""
 
 
 def open_regular(path: str | Path) -> BufferedReader:

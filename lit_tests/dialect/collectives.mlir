@@ -5,6 +5,8 @@
 
 // CHECK-LABEL: func.func @all
 func.func @all(%x: tensor<8x4xf32>) -> (tensor<8x4xf32>, tensor<4x4xf32>, tensor<3x4xf32>, tensor<8x8xf32>, tensor<4x8xf32>, tensor<8x4xf32>, tensor<8x4xf32>) {
+  // CHECK: "pcp.all_reduce"(%arg0) {axes = ["dp"], kind = "trimmed_mean", mesh = @m} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  %t = "pcp.all_reduce"(%x) {axes = ["dp"], kind = "trimmed_mean", mesh = @m} : (tensor<8x4xf32>) -> tensor<8x4xf32>
   // CHECK: "pcp.all_reduce"(%arg0) {axes = ["dp", "tp"], kind = "mean", mesh = @m, wire = bf16} : (tensor<8x4xf32>) -> tensor<8x4xf32>
   %0 = "pcp.all_reduce"(%x) {axes = ["dp", "tp"], kind = "mean", mesh = @m, wire = bf16} : (tensor<8x4xf32>) -> tensor<8x4xf32>
   // CHECK: "pcp.reduce_scatter"(%arg0) {axes = ["dp"], dim = 0 : i64, kind = "sum", mesh = @m, sizes = []} : (tensor<8x4xf32>) -> tensor<4x4xf32>

@@ -41,7 +41,7 @@ func.func @f(%x: tensor<8x4xf32>) {
 // -----
 
 func.func @f(%x: tensor<8x4xf32>) {
-  // expected-error@below {{does not know the kind "avg" (kinds: sum, mean, max, min, prod)}}
+  // expected-error@below {{does not know the kind "avg" (kinds: sum, mean, max, min, prod, trimmed_mean)}}
   %0 = "pcp.all_reduce"(%x) {axes = ["dp"], mesh = @m, kind = "avg"} : (tensor<8x4xf32>) -> tensor<8x4xf32>
   return
 }
@@ -83,6 +83,14 @@ func.func @f(%x: f32) {
 func.func @f(%x: tensor<complex<f32>>) {
   // expected-error@below {{cannot order complex<f32> for max}}
   %0 = "pcp.all_reduce"(%x) {axes = ["dp"], mesh = @m, kind = "max"} : (tensor<complex<f32>>) -> tensor<complex<f32>>
+  return
+}
+
+// -----
+
+func.func @f(%x: tensor<8x4xf32>) {
+  // expected-error@below {{has no trimmed_mean, which all_reduce has}}
+  %0 = "pcp.reduce_scatter"(%x) {axes = ["dp"], mesh = @m, dim = 0, kind = "trimmed_mean", sizes = []} : (tensor<8x4xf32>) -> tensor<4x4xf32>
   return
 }
 

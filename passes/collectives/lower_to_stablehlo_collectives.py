@@ -164,6 +164,10 @@ def _reducing(name: str, op: ir.Operation, groups: Groups, **more: ir.Attribute)
 def _all_reduce(op: ir.Operation, groups: Groups) -> Sequence[Value]:
     if "codec" in op.attributes:
         refuse(op, "StableHLO has no codecs; build the program with wire=f32")
+    if text(op, "kind") == "trimmed_mean":
+        refuse(
+            op, "StableHLO has no trimmed mean; build the program with mean=weighted"
+        )
     return _reducing("all_reduce", op, groups)
 
 

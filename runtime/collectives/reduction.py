@@ -131,6 +131,24 @@ class Reduction:
         return out
 
 
+def trimmed_mean(parts: NDArray) -> NDArray:
+    """The mean over the first dimension without the extremes, number by number.
+
+    At either end as many are left out as `trimmed` says; what is no number is the
+    largest. No member among so few moves the result beyond what the others say.
+    """
+    reduction = Reduction.of("mean", parts.dtype)
+    ordered = np.sort(reduction.widen(parts), axis=0)
+    away = trimmed(len(parts))
+    middle = list(ordered[away : len(parts) - away])
+    return reduction.sequential(middle).astype(parts.dtype)
+
+
+def trimmed(members: int) -> int:
+    """How many of so many members a trimmed mean leaves out at either end."""
+    return max(1, members // 4) if members > 2 else 0
+
+
 def bounds(count: int, parts: int) -> list[tuple[int, int]]:
     """`parts` consecutive ranges over `count`; the first ones are longer by one."""
     base, extra = divmod(count, parts)

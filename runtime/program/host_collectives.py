@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pcp.bundle import Collective, Manifest
 from pcp.errors import BundleError, ConfigError
 from pcp.runtime.collectives.pending import Pending
+from pcp.runtime.collectives.reduction import trimmed_mean
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.group_communicator import GroupCommunicator
 from pcp.runtime.communicator.replica_check import chained, digest_words, parity
@@ -23,6 +24,7 @@ from pcp.runtime.program.host_functions import HOST, Declaration, Type
 
 ALONE = frozenset({"digest", HOST})
 """Imports that no other member takes part in."""
+TRIMMED = "trimmed_mean"
 Groups = Communicator | Mapping[str, Communicator] | None
 Starter = Callable[[Communicator, Collective, NDArray, str], Pending]
 
@@ -121,6 +123,7 @@ def made_in_place(comm: Communicator | None, what: Collective) -> bool:
     narrower = what.wire not in ("", None, what.dtype)
     other = given.get("result_dtype", what.dtype) != what.dtype or given.get("codec")
     plain = what.kind == "all_reduce" and not narrower and not other
+    plain = plain and what.reduction != TRIMMED
     return plain and isinstance(comm, GroupCommunicator)
 
 
@@ -159,6 +162,9 @@ def _all_reduce(
     codec = what.attributes.get("codec")
     compression = None if codec is None else str(codec)
     op = what.reduction or "sum"
+    if op == TRIMMED:  # which takes all values of all members
+        gathered = comm.all_gather_async(array[np.newaxis], tag=tag)
+        return chained(gathered, trimmed_mean)
     return comm.all_reduced_async(
         array, op, tag=tag, compression=compression, donate=True
     )

@@ -44,13 +44,12 @@ def identity_of(public_key: Any) -> str:
 
 def load_identity(path: Path) -> Any:
     """The private key in a file; ConfigError for one that others may read, or none."""
-    serialization = library().serialization
+    of = library()
     try:
-        content = read_private(path)
-        key = serialization.load_pem_private_key(content, None)
-    except (ValueError, TypeError) as error:
+        key = of.serialization.load_pem_private_key(read_private(path), None)
+    except (ValueError, TypeError, of.UnsupportedAlgorithm) as error:
         raise ConfigError(f"{path}: no identity: {error}") from error
-    if not isinstance(key, library().ed25519.Ed25519PrivateKey):
+    if not isinstance(key, of.ed25519.Ed25519PrivateKey):
         raise ConfigError(f"{path}: no identity: it is no Ed25519 key")
     return key
 
@@ -74,11 +73,12 @@ def issue(
     of, signer = library(), load_identity(issuer)
     try:
         content = issuer.with_suffix(".pem").read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{issuer.with_suffix('.pem')}: {error.strerror}") from error
-    authority = of.x509.load_pem_x509_certificate(content)
-    oid = of.x509.NameOID.COMMON_NAME
-    (namespace,) = [str(n.value) for n in authority.subject.get_attributes_for_oid(oid)]
+        authority = of.x509.load_pem_x509_certificate(content)
+        names = authority.subject.get_attributes_for_oid(of.x509.NameOID.COMMON_NAME)
+        (namespace,) = [str(name.value) for name in names]
+    except (OSError, ValueError) as error:
+        why = f"no certificate of an issuer: {error}"
+        raise ConfigError(f"{issuer.with_suffix('.pem')}: {why}") from error
     public = load_identity(identity).public_key()
     said = PeerIdentity(namespace, role, identity_of(public))
     made = _certificate(said.id, public, signer, authority.subject, days, uri=said.uri)
@@ -178,7 +178,7 @@ class _Library:
     def __init__(self) -> None:
         try:
             from cryptography import x509
-            from cryptography.exceptions import InvalidSignature
+            from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
             from cryptography.hazmat.primitives import serialization
             from cryptography.hazmat.primitives.asymmetric import ed25519
             from cryptography.x509.oid import NameOID
@@ -192,6 +192,7 @@ class _Library:
         self.serialization: Any = serialization
         self.ed25519: Any = ed25519
         self.InvalidSignature: Any = InvalidSignature
+        self.UnsupportedAlgorithm: Any = UnsupportedAlgorithm
 
 
 def library() -> _Library:

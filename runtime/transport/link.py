@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError, RuntimeFault, Timeout
+from pcp.runtime.cage.outside import outside
 from pcp.runtime.transport import unix_socket
 from pcp.runtime.transport.address import format_address, is_loopback, parse_address
 from pcp.runtime.transport.frame import Frame, Header
@@ -231,7 +232,7 @@ def dial(address: str, timeout: float, *, near: bool = False) -> socket.socket:
     if near and (sock := unix_socket.dial(address, timeout)) is not None:
         return sock
     with os_errors(address, "connecting"):
-        sock = socket.create_connection(place, timeout=timeout)
+        sock = outside(socket.create_connection, place, timeout=timeout)
         try:
             tune(sock)
         except BaseException:
@@ -255,8 +256,7 @@ def listen(address: str, backlog: int = 128) -> socket.socket:
     """A non-blocking listening socket; ConfigError when the port is taken."""
     host, port = parse_address(address)
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        sock = socket.create_server((host, port), family=family, backlog=backlog)
+        sock = outside(_listening, host, port, backlog)
     except OSError as error:
         hint = "choose another port"
         if error.errno != errno.EADDRINUSE:
@@ -264,6 +264,11 @@ def listen(address: str, backlog: int = 128) -> socket.socket:
         raise ConfigError(f"cannot listen on {address}: {error}; {hint}") from error
     sock.setblocking(False)
     return sock
+
+
+def _listening(host: str, port: int, backlog: int) -> socket.socket:
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    return socket.create_server((host, port), family=family, backlog=backlog)
 
 
 def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:

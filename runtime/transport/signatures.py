@@ -175,6 +175,7 @@ def certified(signature: Signature, issuer: Path) -> PeerIdentity:
         TypeError,
         AttributeError,
         library.InvalidSignature,
+        library.UnsupportedAlgorithm,
         library.x509.ExtensionNotFound,
     ) as error:
         raise Untrusted("its certificate is not the issuer's") from error

@@ -17,6 +17,8 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 
+from pcp.runtime.cage.outside import outside
+
 BUFFER_BYTES = 512 << 10
 """The socket's buffers (bytes), as far as the system allows."""
 PEER = "a process of this machine"
@@ -26,8 +28,10 @@ _CREDENTIALS = struct.Struct("3i")
 
 def listen(address: str, backlog: int = 128) -> socket.socket | None:
     """A non-blocking listening socket; None where there can be none of that name."""
-    if not _POSSIBLE:
-        return None
+    return outside(_listening, address, backlog) if _POSSIBLE else None
+
+
+def _listening(address: str, backlog: int) -> socket.socket | None:
     with ExitStack() as undo, suppress(OSError):
         sock = undo.enter_context(socket.socket(socket.AF_UNIX))
         sock.bind(_name(address))
@@ -40,8 +44,10 @@ def listen(address: str, backlog: int = 128) -> socket.socket | None:
 
 def dial(address: str, timeout: float) -> socket.socket | None:
     """A connected socket; None if no process of this user listens there."""
-    if not _POSSIBLE:
-        return None
+    return outside(_connected, address, timeout) if _POSSIBLE else None
+
+
+def _connected(address: str, timeout: float) -> socket.socket | None:
     with ExitStack() as undo, suppress(OSError):
         sock = undo.enter_context(socket.socket(socket.AF_UNIX))
         sock.settimeout(timeout)

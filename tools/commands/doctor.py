@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pcp import strict_json
 from pcp.compiler.options import CompileOptions
@@ -74,6 +75,7 @@ def _main(argv: Sequence[str]) -> int:
         lambda: packages(needed),
         loops,
         lambda: drivers(needed),
+        caged,
         lambda: port(flags.host, flags.port, needed),
         lambda: space(cache_folder()),
         lambda: targets(None if flags.all_targets else SAMPLE, needed),
@@ -236,8 +238,29 @@ def drivers(needed: Container[str]) -> Iterator[Finding]:
         yield Finding(level, f"driver {name}", why, _DRIVER_ADVICE.get(name, ""))
 
 
+_CAGE = """
+import json
+from pcp.runtime.cage import cage
+held = cage.enter()
+print(json.dumps([bool(held.program and held.files), str(held)]))
+"""
+
+
+def caged() -> Iterator[Finding]:
+    """What the kernel keeps from a worker's native code; tried by a process."""
+    found = _answer(_CAGE)
+    whole, said = found if isinstance(found, list) else (False, found)
+    advice = "Linux 5.13 with Landlock holds all of it; or run workers in a container"
+    yield Finding(OK if whole else NOTE, "cage", said, "" if whole else advice)
+
+
 def _probe(driver: str) -> list[str] | str:
-    command = [sys.executable, "-c", _PROBE, driver]
+    return _answer(_PROBE, driver)
+
+
+def _answer(script: str, *words: str) -> Any:
+    """What a script prints as JSON; where it prints none, why, in words."""
+    command = [sys.executable, "-c", script, *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S)
     except subprocess.TimeoutExpired:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from pcp.errors import UsageError
+from pcp.tools.commands.cage_flags import add_cage_flags, cage_arguments
 from pcp.tools.commands.supervise import child_command
 from pcp.tools.support import backends
 from pcp.tools.support.command import Parser, port_number, run
@@ -16,6 +17,7 @@ from pcp.tools.support.protection import (
     trust_arguments,
 )
 from pcp.tools.support.signals import stop_on_signals
+from pcp.training.process.child_environment import worker_environment
 from pcp.training.process.node_manager import NodeManager
 from pcp.training.process.supervisor import spawner
 
@@ -43,6 +45,7 @@ def parser() -> Parser:
     add("--device", help="the runtime's device address for all, e.g. local-sync")
     add("--data", metavar="FILE", help="the data on this machine")
     add_trust_flag(parser)
+    add_cage_flags(parser)
     add_protection_flags(parser)
     return parser
 
@@ -88,10 +91,14 @@ def _main(argv: Sequence[str]) -> None:
             target=flags.target,
             device=flags.device,
             data=flags.data,
-            protected=[*protection_arguments(flags), *trust_arguments(flags)],
+            protected=[
+                *protection_arguments(flags),
+                *trust_arguments(flags),
+                *cage_arguments(flags),
+            ],
         ),
         log=log,
-        spawn=spawner(),
+        spawn=spawner(worker_environment()),
     )
     stop_on_signals(manager.stop)
     many = "worker" if flags.scale == 1 else "workers"

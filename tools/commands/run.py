@@ -42,8 +42,15 @@ import numpy as np
 from pcp.bundle import Bundle, Function, Manifest, TensorSpec
 from pcp.errors import RuntimeFault, UsageError, counted
 from pcp.mesh import Mesh
+from pcp.runtime.transport.signatures import Trust
+from pcp.signing import BUNDLE
 from pcp.tools.support import host_flags, processes, tensor_files
 from pcp.tools.support.command import Parser, run
+from pcp.tools.support.protection import (
+    add_trust_flag,
+    trust_arguments,
+    trusted_ids,
+)
 from pcp.training.storage import nonfinite
 from pcp.training.trainer import outer_loop, program_state, replica_agreement, step_loop
 
@@ -83,12 +90,16 @@ def parser() -> Parser:
     add("--timeout", type=float, default=120.0, help="seconds for each wait")
     add("--trace", metavar="FILE.json", help="what happened when, for Perfetto")
     host_flags.add_host_functions(parser)
+    help_ = "run it only if this identity signed it; again for more"
+    add_trust_flag(parser, help_)
     return parser
 
 
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     bundle = Bundle.read(flags.bundle)
+    trusted = Trust(trusted_ids(flags))
+    trusted.check(BUNDLE, bundle.digest, bundle.signatures, flags.bundle)
     name = flags.function or bundle.manifest.entry
     bundle.manifest.function(name)  # raises, naming the nearest
     _check_steps(bundle.manifest, flags)
@@ -394,6 +405,7 @@ def _command(flags: Namespace, name: str, out: Path) -> list[str]:
     command += ["--inputs", flags.inputs, "--out", str(out), "--device", flags.device]
     command += ["--timeout", str(flags.timeout)]
     command += ["--trace", flags.trace] if flags.trace else []
+    command += trust_arguments(flags)
     command += [w for f in flags.host_function for w in (host_flags.FLAG, f)]
     return command
 

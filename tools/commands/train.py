@@ -9,6 +9,7 @@ from typing import Any
 
 from pcp.errors import RuntimeFault, UsageError
 from pcp.runtime.transport.credentials import Protection
+from pcp.tools.commands import cage_flags
 from pcp.tools.commands.node import worker_command
 from pcp.tools.commands.shepherd import add_web, best_folder, conclude, watched
 from pcp.tools.support import backends, hf_training, interrupts
@@ -27,6 +28,7 @@ from pcp.training.coordinator import monitor
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.observe import metrics
 from pcp.training.observe.callbacks import Callbacks
+from pcp.training.process.child_environment import worker_environment
 from pcp.training.process.node_manager import NodeManager
 from pcp.training.process.supervisor import spawner
 from pcp.training.shepherd.shepherd import Shepherd
@@ -73,6 +75,7 @@ def parser() -> Parser:
     add("--resume", action="store_true", help="continue the latest run, if any")
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
     add_web(parser)
+    cage_flags.add_cage_flags(parser)
     add_protection_flags(parser)
     return parser
 
@@ -101,6 +104,7 @@ class Place:
     port: int = 0
     protection: Protection = OPEN
     protection_arguments: Sequence[str] = ()
+    cage_arguments: Sequence[str] = ()
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -120,6 +124,7 @@ def _main(argv: Sequence[str]) -> int:
         flags.port,
         protection(flags),
         protection_arguments(flags),
+        cage_flags.cage_arguments(flags),
     )
     started = _started(experiment, place)
     resume = flags.resume or experiment.should_resume
@@ -191,7 +196,11 @@ def _started(experiment: Experiment, place: Place) -> Callable[..., Any]:
                         backend=place.backend,
                         target=target,
                         device=device,
-                        protected=place.protection_arguments,
+                        protected=[
+                            *place.protection_arguments,
+                            *place.cage_arguments,
+                            *cage_flags.arguments_for(experiment),
+                        ],
                     )
                     outcome = _supervised(shepherd, count, command)
         conclude(folder, outcome)
@@ -240,7 +249,9 @@ def _supervised(
         open(shepherd.folder.path / WORKER_LOG, "ab") as output,
         on_signals(interrupts.saving(shepherd)),
     ):
-        spawn = spawner(stdout=output, stderr=output, process_group=0)
+        spawn = spawner(
+            worker_environment(), stdout=output, stderr=output, process_group=0
+        )
         manager = NodeManager(count, command, log=shepherd.log, spawn=spawn)
         shepherd.watch_over(lambda: _check_workers(manager, output.name))
         try:

@@ -19,11 +19,13 @@ from pcp.errors import (
     UsageError,
 )
 from pcp.runtime import Endpoint
+from pcp.runtime.cage import cage
 from pcp.runtime.program import host_processor
 from pcp.runtime.program.devices import open_device
 from pcp.runtime.transport import link
 from pcp.runtime.transport.address import format_address, is_loopback, parse_address
 from pcp.runtime.transport.credentials import Protection
+from pcp.tools.commands import cage_flags
 from pcp.tools.support import backends
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.lines import stamped
@@ -81,6 +83,7 @@ def parser() -> Parser:
     add("--patience", type=float, default=300.0, help="seconds without a shepherd")
     add_metrics_flags(parser)
     add_trust_flag(parser)
+    cage_flags.add_cage_flags(parser)
     add_protection_flags(parser)
     return parser
 
@@ -97,6 +100,10 @@ def _train(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
     protected = protection(flags)
     trusted = trust(flags, protected)
+    device = flags.device or backends.device_of(flags.backend, flags.device_id)
+    opened = None
+    if not device.startswith("local-"):
+        opened = open_device(device)  # by a driver that has its own files and programs
     host, port = flags.host, flags.port
     others: list[tuple[str, int]] = []
     if flags.discover:
@@ -105,10 +112,9 @@ def _train(argv: Sequence[str]) -> None:
         (host, port), *others = map(_address, flags.connect.split(","))
     local = is_loopback(host)
     target = backends.target_of_worker(flags.backend, flags.target, local=local)
-    device = flags.device or backends.device_of(flags.backend, flags.device_id)
     name = flags.name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
     log = stamped(f"worker {name}")
-    opened = open_device(device)  # held: what is loaded later is loaded onto this one
+    held = cage_flags.enter(flags)
     own = link.own_address(format_address(host, port))
     listen = flags.listen or format_address(own, 0)
     endpoint = Endpoint.listen(listen, **protected.options)
@@ -128,7 +134,6 @@ def _train(argv: Sequence[str]) -> None:
         what = "the shepherd's bundle"
         return load_made(content, what, device, target, coordinate, trusted)
 
-    log(f"process {os.getpid()} started for {host}:{port} on {opened.uri}")
     if target == host_processor.ANY and not flags.target:
         log(
             f"code for any {platform.machine()}, which may be several times slower "
@@ -141,7 +146,12 @@ def _train(argv: Sequence[str]) -> None:
     hang = partial(end_hung, log)
     worker = Worker(identity, endpoint, load, log, timing, protected, hang)
     threading.excepthook = partial(end_with_thread, log)
-    with serving(flags, log, endpoint.telemetry.metrics):
+    with serving(flags, log, endpoint.telemetry.metrics), cage_flags.explained(held):
+        cage.bar_sockets(held)
+        # Held: what is loaded later is loaded onto this one. Its threads are caged.
+        opened = opened or open_device(device)
+        log(f"process {os.getpid()} started for {host}:{port} on {opened.uri}")
+        log(f"cage: {held if flags.cage == 'on' else 'off'}")
         log(f"leaving: {worker.run()}")
 
 

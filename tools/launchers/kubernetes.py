@@ -169,7 +169,7 @@ def _shepherd(plan: LaunchPlan, flags: Namespace) -> Manifest:
 def _workers(plan: LaunchPlan, flags: Namespace) -> Manifest:
     arguments = [
         *("worker", "--connect", f"{plan.name}-shepherd:{PORT}"),
-        *("--listen", "$(POD_IP):0"),
+        *("--listen", "$(POD_IP):0", "--readable", VOLUME),
         *plan.device_arguments(),
     ]
     size = {"cpu": flags.cpus, "memory": flags.memory}

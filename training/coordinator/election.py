@@ -1,8 +1,10 @@
 """Which of a run's shepherds leads, and that the others have its ledger, as in Raft.
 
 An odd number of voters, each with a copy of the ledger. One that hears from no leader
-asks for votes in a new term, and leads with those of most: of voters that know of no
-later term, have not voted in this one, and whose copy is not ahead of its own. The
+asks whether most would vote for it; if so it asks for votes in a new term, and leads
+with those of most: of voters that know of no later term, have not voted in this one,
+and whose copy is not ahead of its own. So a voter that was cut off, and comes back,
+begins no term that ends another's lead. The
 leader sends its lines; a line counts once most have it and one of its own term is among
 those. A leader that does not hear from most for a while leads no longer: with less than
 half of the voters there is no leader.
@@ -10,16 +12,16 @@ half of the voters there is no leader.
 Pure but for the copy of the ledger (`LineLog`): `step(event, now)` gives effects in
 their order; what it decides in a term is on the disk (`Persist`) before it is said.
 
-    learner ──the leader's lines are here──► follower ──silence──► candidate
-       ▲                                        ▲  ▲                   │ votes of most
-    an empty folder                             │  └──a later term─────┤
-                                                └──most are silent── leader
+    learner ──the leader's lines are here──► follower ──silence, and ──► candidate
+       ▲                                        ▲  ▲    most would vote    │ most vote
+    an empty folder                             │  └──a later term─────────┤
+                                                └──most are silent──── leader
 
 A voter whose folder is empty may have voted, and lost that: it is a learner, which
 votes for nobody, until a leader has brought it up to date; or until all others say that
 nothing was ever written. (Ongaro and Ousterhout, "In search of an understandable
 consensus algorithm", 2014; the learner is "Consensus: bridging theory and practice",
-2014, chapter 4.)
+2014, chapter 4, and the question before the vote its 9.6.)
 """
 
 import random
@@ -138,6 +140,8 @@ class Election:
         self._until = self._stands_at(now)
         self._beaten = now - BEAT
         self._votes: set[int] = set()
+        self._would: set[int] | None = None
+        """Voters that would vote for this one, while it asks."""
         self._blank: dict[int, int] = {}
         """Terms of voters that say that nothing was ever written."""
         self._next: dict[int, int] = {}
@@ -158,7 +162,7 @@ class Election:
                 self._beaten = now
                 self._tell_all(Blank(sender=self.me, term=self.term, asks=True))
         elif now >= self._until:
-            self._stand(now)
+            self._ask(now)
         return self._taken()
 
     def heard(self, message: Said, now: float) -> list[Effect]:
@@ -167,7 +171,8 @@ class Election:
             return []
         if isinstance(message, VoteRequest) and self._content(message, now):
             return []  # there is a leader: who lost touch does not unseat it
-        if message.term > self.term:
+        trial = isinstance(message, VoteRequest) and message.trial
+        if message.term > self.term and not trial:
             self._enter(message.term, now)
         match message:
             case VoteRequest():
@@ -200,43 +205,75 @@ class Election:
 
     # Elections --------------------------------------------------------------------
 
+    def _ask(self, now: float) -> None:
+        """Whether most would vote for this one; nothing changes by that."""
+        self._would = {self.me}
+        self._until = self._stands_at(now)
+        self._request(trial=True)
+        self._encouraged(now)
+
+    def _encouraged(self, now: float) -> None:
+        if self._would is not None and len(self._would) >= self.most:
+            self._stand(now)
+
     def _stand(self, now: float) -> None:
         self.role, self.leader, self._votes = CANDIDATE, None, {self.me}
+        self._would = None
         self._vote(self.term + 1, self.me)
         self._until = self._stands_at(now)
+        self._request(trial=False)
+        self._elected(now)
+
+    def _request(self, *, trial: bool) -> None:
         count = self.log.count
         request = VoteRequest(
-            sender=self.me, term=self.term, last=self.log.term(count), count=count
+            sender=self.me,
+            term=self.term,
+            last=self.log.term(count),
+            count=count,
+            trial=trial,
         )
         self._tell_all(request)
-        self._elected(now)
 
     def _content(self, message: VoteRequest, now: float) -> bool:
         """Whether a leader was heard too lately to think of another."""
         if self.role == LEADER:
-            return message.term > self.term and self._reached(now) >= self.most
+            unseats = message.trial or message.term > self.term
+            return unseats and self._reached(now) >= self.most
         return self.leader is not None and now - self._heard < SILENCE[0]
 
     def _on_request(self, said: VoteRequest, now: float) -> None:
         count = self.log.count
         behind = (said.last, said.count) < (self.log.term(count), count)
+        able = self.role != LEARNER and not behind
+        if said.trial:  # as one would vote in a term that is not there yet
+            granted = able and said.term >= self.term
+            term = said.term if granted else self.term
+            answer = Vote(sender=self.me, term=term, granted=granted, trial=True)
+            self._say(said.sender, answer)
+            return
         free = self.voted_for in (None, said.sender)
-        granted = said.term == self.term and free and not behind
-        granted = granted and self.role != LEARNER
+        granted = said.term == self.term and free and able
         if granted:
             self._vote(self.term, said.sender)
             self._until = self._stands_at(now)
         self._say(said.sender, Vote(sender=self.me, term=self.term, granted=granted))
 
     def _on_vote(self, said: Vote, now: float) -> None:
-        if self.role == CANDIDATE and said.term == self.term and said.granted:
+        if said.term != self.term or not said.granted:
+            return
+        if said.trial:
+            if self._would is not None:
+                self._would.add(said.sender)
+                self._encouraged(now)
+        elif self.role == CANDIDATE:
             self._votes.add(said.sender)
             self._elected(now)
 
     def _elected(self, now: float) -> None:
         if self.role != CANDIDATE or len(self._votes) < self.most:
             return
-        self.role, self.leader = LEADER, self.me
+        self.role, self.leader, self._would = LEADER, self.me, None
         self._next = dict.fromkeys(self.peers, self.log.count)
         self._match = dict.fromkeys(self.peers, 0)
         self._answered = dict.fromkeys(self.peers, now)
@@ -247,7 +284,7 @@ class Election:
         """A later term: whoever led, or stood, in the one before does not any more."""
         led = self.role == LEADER
         self._vote(term, None)
-        self.leader = None
+        self.leader = self._would = None
         if self.role != LEARNER:
             self.role = FOLLOWER
         if led:
@@ -293,7 +330,7 @@ class Election:
             return
         if self.role == CANDIDATE:
             self.role = FOLLOWER
-        self.leader, self._heard = said.sender, now
+        self.leader, self._heard, self._would = said.sender, now, None
         self._until = self._stands_at(now)
         log = self.log
         if said.start > log.count or log.hash(said.start) != said.before:

@@ -14,3 +14,12 @@ def child_environment(values: Mapping[str, str] | None = None) -> dict[str, str]
     from a thread that lives as long: Linux counts that as the parent.
     """
     return with_parent(with_huge_pages(os.environ if values is None else values))
+
+
+def worker_environment() -> dict[str, str]:
+    """This process's environment for a worker, which has no thread of numpy's.
+
+    What a worker computes IREE computes; a thread that is there before the cage closes
+    is not bound to its files (`pcp.runtime.cage`).
+    """
+    return {"OPENBLAS_NUM_THREADS": "1", **os.environ}

@@ -20,8 +20,10 @@ from pcp.signing import BUNDLE
 from pcp.training.config.experiment import SECRETS, Experiment
 from pcp.training.coordinator.events import Program
 from pcp.training.data.corpus import Corpus
+from pcp.training.observe.metrics import Observer
 from pcp.training.storage import first_values, safetensors_io
 from pcp.training.storage.island_parts import IslandParts
+from pcp.training.storage.run_folder import RunFolder
 from pcp.training.storage.state_names import as_masters, as_taken, like, unlike
 from pcp.training.trainer.bundle_checks import check_bundle, data_inputs, model_shapes
 from pcp.training.trainer.step_loop import MODEL_STATE, brought
@@ -33,6 +35,22 @@ from pcp.training.wire.messages import (
 CompileFor = Callable[[str], bytes]
 _OWN = "cpu"
 """The target that every machine with a compiler can be given."""
+
+
+def keeping(
+    compile_for: CompileFor, folder: RunFolder, observer: Observer
+) -> CompileFor:
+    """What it makes is kept in the run's folder too, for those who look at it."""
+
+    def compiled(target: str) -> bytes:
+        content = compile_for(target)
+        try:
+            folder.keep_program(target, content)
+        except OSError as error:
+            observer.log(f"{folder.programs}: {error.strerror}")
+        return content
+
+    return compiled
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ here, in their order. All decisions of a run are made there
 never pass through a shepherd.
 """
 
-import hmac
 import time
 from collections import deque
 from collections.abc import Callable, Collection
@@ -34,7 +33,6 @@ from pcp.training.coordinator.events import (
     NotCompiled,
     NotSaved,
     Opened,
-    Ordered,
     Program,
     Recalled,
     Received,
@@ -48,29 +46,20 @@ from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.data.corpus import Corpus
 from pcp.training.observe.metrics import Observer
 from pcp.training.shepherd import checkpointer
-from pcp.training.shepherd.artifacts import Artifacts, CompileFor
+from pcp.training.shepherd.admission import Admission
+from pcp.training.shepherd.artifacts import Artifacts, CompileFor, keeping
 from pcp.training.shepherd.server import Done, Server
 from pcp.training.shepherd.serving import Serving
 from pcp.training.shepherd.voters import Voters
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.append_log import DiskFull
 from pcp.training.storage.checkpoint import Checkpoint
-from pcp.training.storage.control_file import CONTROL_FILE, write_control
+from pcp.training.storage.control_file import write_control
 from pcp.training.storage.ledger import Ledger
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import OPEN
-from pcp.training.wire.message import (
-    VERSION,
-)
-from pcp.training.wire.messages import (
-    Expects,
-    Heartbeat,
-    Hello,
-)
-from pcp.training.wire.operator_messages import (
-    Order,
-)
+from pcp.training.wire.messages import Heartbeat
 
 _MOMENT = 0.05
 """Seconds between two looks at the clock."""
@@ -112,9 +101,7 @@ class Shepherd:
         self._voters = voters
         self._signer = signer or own_signer(protection.tls)
         self._inspect = inspect
-        self._expects: Expects | None = None
-        self._early: list[Received] | None = None
-        """Hellos that came while the data are read; None: they are not being read."""
+        self._admission = Admission()
         self.experiment, self.folder = experiment, folder
         self.observer, self._clock, self._pause = observer, clock, pause
         self.protection = protection
@@ -137,7 +124,7 @@ class Shepherd:
                 raise
         begin = self.ledger.progress.begin
         recorded = begin.get("data")
-        made = self._keeping(compile_for)
+        made = keeping(compile_for, folder, observer)
         self._artifacts = Artifacts(made, experiment, recorded, self._signer)
         self._serving = Serving(
             self.endpoint,
@@ -147,8 +134,6 @@ class Shepherd:
             lambda: self._artifacts.parts,
             self._trust(trusted),
         )
-        self._names: dict[str, str] = {}
-        """Identities by the names that their workers have."""
         self._gathered: Checkpoint | None = None
         self._kept: Round | None = None
         self._check: Callable[[], None] = lambda: None
@@ -167,7 +152,7 @@ class Shepherd:
         self.islands = Islands(self.training, experiment.ranks)
         self._performers = self._performing()
         self._happened(Opened())
-        self._key = write_control(folder.path, host, self.hub.port)
+        self._admission.key = write_control(folder.path, host, self.hub.port)
 
     def _trust(self, ids: Collection[str]) -> Trust:
         """Whose checkpoints count; of a run that began without signatures, all do."""
@@ -232,7 +217,7 @@ class Shepherd:
         try:
             self.training.check_settings()
             if self._inspect is not None:
-                self._early = []
+                self._admission.wait()
                 self.hub.work(self._inspect, self._inspected)
             while self.training.outcome is None:
                 self.turn()
@@ -275,58 +260,18 @@ class Shepherd:
     def _handle(self, arrived: Received | Lost | Done) -> None:
         if isinstance(arrived, Done):
             arrived.then(arrived.result)
-        elif isinstance(arrived, Received) and (why := self._stolen(arrived)):
-            _ends(arrived).refuse(why)
-        elif isinstance(arrived, Received) and self._asked_back(arrived):
-            return
-        elif isinstance(arrived, Received) and isinstance(arrived.message, Order):
-            self._ordered(arrived.connection, arrived.message)
-        else:
+        elif isinstance(arrived, Lost):
             self._happened(arrived)
+        elif (event := self._admission.admit(arrived)) is not None:
+            self._happened(event)
 
     def _inspected(self, result: Corpus | Exception | None) -> None:
         """The data are read, or cannot be: then there is no run."""
         if isinstance(result, Exception):
             raise result
-            return
-        if result is not None:
-            self._expects = self._artifacts.expects(result)
-        early, self._early = self._early or [], None
-        for arrived in early:
+        expects = None if result is None else self._artifacts.expects(result)
+        for arrived in self._admission.expect(expects):
             self._handle(arrived)
-
-    def _asked_back(self, arrived: Received) -> bool:
-        """Whether a worker has yet to say that it has the run's data."""
-        hello, expects = arrived.message, self._expects
-        if not isinstance(hello, Hello) or hello.version != VERSION:
-            return False
-        if self._early is not None:
-            self._early.append(arrived)
-            return True
-        if expects is None or hello.data == expects.data:
-            return False
-        _ends(arrived).send(expects)
-        return True
-
-    def _stolen(self, arrived: Received) -> str | None:
-        """Why a worker may not have the name it says: another identity has it."""
-        peer = getattr(arrived.connection, "identity", None)
-        if peer is None or not isinstance(arrived.message, Hello):
-            return None
-        name = arrived.message.worker
-        if self._names.setdefault(name, peer.id) == peer.id:
-            return None
-        return f"the name {name} is that of another identity in this run"
-
-    def _ordered(self, connection: Any, order: Order) -> None:
-        """An order counts if it comes with the run's key."""
-        if hmac.compare_digest(order.key.encode(), self._key.encode()):
-            self._happened(Ordered(connection, order))
-            return
-        connection.refuse(
-            f"the key is not this run's; it is in {CONTROL_FILE} of the run's "
-            "folder and new with every start of the shepherd"
-        )
 
     def _happened(self, event: Event) -> None:
         """Take a step, and do all that it asks for; answers are steps of their own."""
@@ -337,19 +282,6 @@ class Shepherd:
                 if answer is not None:
                     events.append(answer)
         self._serving.decline()
-
-    def _keeping(self, compile_for: CompileFor) -> CompileFor:
-        """What it makes is kept in the run's folder too, for those who look at it."""
-
-        def compiled(target: str) -> bytes:
-            content = compile_for(target)
-            try:
-                self.folder.keep_program(target, content)
-            except OSError as error:
-                self.observer.log(f"{self.folder.programs}: {error.strerror}")
-            return content
-
-        return compiled
 
     # Effects --------------------------------------------------------------------
 
@@ -492,8 +424,3 @@ class Shepherd:
 
 def _fail(effect: do.Fail) -> None:
     raise effect.error
-
-
-def _ends(arrived: Received) -> Any:
-    """The connection of a message, as the server made it."""
-    return arrived.connection

@@ -15,8 +15,12 @@ from pcp.manifest import Collective, Manifest, tensor_bytes
 from pcp.runtime.compression.codecs import codec
 from pcp.training.trainer.bundle_checks import plan_of
 
-#: Kind of a collective -> what it gives `World` its bytes.
-_FIELDS = {"all_reduce": "payload_bytes", "all_gather": "gathered_bytes"}
+#: Kind of a collective, or of its reduction -> what it gives `World` its bytes.
+_FIELDS = {
+    "all_reduce": "payload_bytes",
+    "all_gather": "gathered_bytes",
+    "trimmed_mean": "gathered_bytes",
+}
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,10 @@ def _exchanged(collectives: Mapping[str, Collective]) -> dict[str, int]:
             "exchange, with pcp simulate --payload BYTES, or payload_bytes"
         )
     for collective in collectives.values():
-        found[_FIELDS[collective.kind]] += _wire_bytes(collective)
+        kind = collective.kind
+        if collective.reduction in _FIELDS:
+            kind = collective.reduction
+        found[_FIELDS[kind]] += _wire_bytes(collective)
     return found
 
 

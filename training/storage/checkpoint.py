@@ -209,7 +209,8 @@ def load(folder: str | Path) -> Checkpoint:
     folder = Path(folder)
     sums = _json(folder / SUMS, _read(folder / SUMS))
     for name, entry in sums.items():
-        if name != Path(name).name:
+        plain = name.isascii() and name.isprintable()
+        if name != Path(name).name or not plain:
             raise StateMismatch(f"{folder / SUMS}: {name!r} is no file of the folder")
         _verify(folder / name, entry)
     if "state.json" not in sums:

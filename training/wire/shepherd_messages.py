@@ -19,11 +19,15 @@ class _OfATerm(Message, frozen=True):
 
 
 class VoteRequest(_OfATerm, frozen=True):
-    """Vote for me: my ledger has `count` lines, the last of the term `last`."""
+    """Vote for me: my ledger has `count` lines, the last of the term `last`.
+
+    On `trial` it is asked whether a vote for the next term would be given.
+    """
 
     kind: Literal["vote_request"] = "vote_request"
     last: Count
     count: Count
+    trial: bool = False
 
 
 class Vote(_OfATerm, frozen=True):
@@ -31,6 +35,7 @@ class Vote(_OfATerm, frozen=True):
 
     kind: Literal["vote"] = "vote"
     granted: bool
+    trial: bool = False
 
 
 class Lines(_OfATerm, frozen=True):

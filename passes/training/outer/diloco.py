@@ -1,6 +1,8 @@
 """DiLoCo's outer step (arXiv 2311.08105).
 
 Δ = Σ_m t_m (θ - θ_m) / Σ_m t_m
+or, with mean=trimmed, of each number the mean of the middle ones
+
 b <- β b + Δ          θ <- θ - γ (Δ + β b)      (without look-ahead: θ - γ b)
 """
 
@@ -9,9 +11,9 @@ from collections.abc import Sequence
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.training.optimizers.numbers import scale, widen
-from pcp.passes.training.outer.parts.group import weighted_mean
+from pcp.passes.training.outer.parts.group import trimmed_mean, weighted_mean
 from pcp.passes.training.outer.rule import OuterRound, OuterRule, Slot, Tensors, Values
-from pcp.passes.training.outer.spec import Momentum
+from pcp.passes.training.outer.spec import DiLoCo, Momentum
 
 Value = ir.Value
 MOMENTUM = "momentum"
@@ -30,6 +32,8 @@ def moved(now: OuterRound) -> list[Value]:
 
 def step(spec: Momentum, now: OuterRound) -> tuple[list[Value], Tensors]:
     """New parameters and momenta."""
+    if isinstance(spec, DiLoCo) and spec.mean == "trimmed":
+        return descend(spec, now, trimmed_mean(moved(now), now.over))
     return descend(spec, now, weighted_mean(moved(now), now.tokens, over=now.over))
 
 

@@ -33,9 +33,19 @@ class Momentum(spec.Spec):
 
 @dataclass(frozen=True)
 class DiLoCo(Momentum):
-    """Outer momentum on the mean of the workers' deltas (arXiv 2311.08105)."""
+    """Outer momentum on the mean of the workers' deltas (arXiv 2311.08105).
+
+    mean: weighted by the tokens that each trained on, or trimmed, where not all workers
+    are trusted: of each number a quarter of the workers' is left out at either end.
+    """
 
     kind: ClassVar[str] = "diloco"
+    mean: str = "weighted"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = ("weighted", "trimmed")
+        self.require(self.mean in known, "mean", f"must be {' or '.join(known)}")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 from helpers.repository.installation import requirements
 
 from pcp.compiler import pipelines
+from pcp.runtime.cage import landlock
 from pcp.runtime.transport import mover
 from pcp.tools.commands import doctor
 from pcp.tools.commands.doctor import BAD, NOTE, OK, ROLES
@@ -39,6 +40,17 @@ def test_this_installation_has_what_it_needs(
     findings = [*doctor.python_version(), *doctor.packages(ALL)]
     assert {f.about for f in findings} >= {"python", "numpy", "iree-base-compiler"}
     assert not [str(f) for f in findings if f.level == BAD]
+
+
+def test_what_of_the_cage_the_kernel_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    (finding,) = doctor.caged()
+    assert finding.about == "cage"
+    assert finding.level == (OK if landlock.version() else NOTE)
+    assert not finding.level == OK or "seccomp" in finding.found
+    monkeypatch.setattr(doctor, "_answer", lambda *_: [False, "nothing; not here"])
+    (finding,) = doctor.caged()
+    assert (finding.level, finding.found) == (NOTE, "nothing; not here")
+    assert "container" in finding.advice
 
 
 def installed_as_pcp(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:

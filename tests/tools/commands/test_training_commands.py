@@ -124,7 +124,7 @@ def test_a_bundle_without_training_functions_is_refused(folder, capsys):
         ("train x.json --target sm_90a", "its code is for a cuda device", 2),
         ("train x.json --device none", "no driver 'none' here; there are", 1),
         ("train x.json --device local-task://9", "cannot be opened", 1),
-        ("worker --device local-task://9", "cannot be opened", HOPELESS),
+        ("worker --cage off --device local-task://9", "cannot be opened", HOPELESS),
         ("--shepherd --config x.json --prot 1", "Did you mean '--port'?", 2),
         ("--worker --connect nowhere", "expected HOST:PORT", 2),
         ("worker --backend rocmm", "Did you mean 'rocm'?", 2),
@@ -164,7 +164,7 @@ def test_a_port_in_use_is_one_line(folder, capsys, command):
 
 
 def test_a_worker_without_a_shepherd_gives_up(folder, capsys):
-    line = f"worker --connect 127.0.0.1:{free_port()} --patience 0.2"
+    line = f"worker --cage off --connect 127.0.0.1:{free_port()} --patience 0.2"
     assert main(line.split()) == 1
     assert "no shepherd at 127.0.0.1" in _one_line(capsys)
 

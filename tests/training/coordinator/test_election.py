@@ -282,6 +282,35 @@ def test_a_mutant_is_noticed(
     assert first_violation(range(40))
 
 
+def unseated(seed: int) -> bool:
+    """Whether a voter that was cut off, and comes back, ends the leader's term."""
+    world = World(seed)
+    world.settle()
+    leader = world.leader
+    assert leader is not None
+    led = world.voters[leader].machine
+    assert led is not None
+    term, other = led.term, (leader + 1) % 3
+    world.cut.add(other)
+    world.run(10.0)  # it would have stood again and again
+    assert led.term == term, "the others were not disturbed"
+    world.cut.clear()
+    world.run(5.0)
+    world.run(1.0, writing=False)
+    machine = world.voters[other].machine
+    assert machine is not None
+    assert world.whole()
+    return (machine.term, led.term, led.role) != (term, term, LEADER)
+
+
+def test_who_was_cut_off_and_comes_back_unseats_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert not any(unseated(seed) for seed in range(5))
+    monkeypatch.setattr(Election, "_ask", Election._stand)
+    assert all(unseated(seed) for seed in range(5)), "so it was without the question"
+
+
 def test_less_than_half_never_lead() -> None:
     world = World(7)
     world.settle()

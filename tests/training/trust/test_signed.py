@@ -93,6 +93,22 @@ def test_a_bundle_runs_only_if_whom_it_was_told_to_trust_has_signed_it(
         load(replace(good, signatures=(key,)).to_bytes(), trust)
 
 
+def test_pcp_run_runs_what_was_signed_by_whom_it_is_told_to_trust(
+    tmp_path, capsys
+) -> None:
+    builder, other = signer(tmp_path), signer(tmp_path, "other")
+    path = tmp_path / "model.pcp"
+    command = ["run", str(path), "--inputs", "random:1", "--out", "x.npz"]
+    for bundle, said in (
+        (a_bundle(), "it is not signed"),
+        (signed(a_bundle(), other), "not one that was named with --trust"),
+        (signed(a_bundle(), builder), "no function 'main'"),  # it was let in
+    ):
+        path.write_bytes(bundle.to_bytes())
+        assert main([*command, "--trust", builder.id]) == 1
+        assert said in capsys.readouterr().err
+
+
 def test_a_signature_of_another_kind_of_file_is_none(tmp_path) -> None:
     one, bundle = signer(tmp_path), a_bundle()
     wrong = bundle.signed(one.sign("checkpoint", bundle.digest))

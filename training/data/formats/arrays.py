@@ -3,18 +3,16 @@
 Stored members of a `.npz`, and `.npy` files, are mapped; compressed members are read.
 """
 
-import lzma
 import math
-import struct
 import tokenize
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pcp import outside
 from pcp.errors import ConfigError
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
@@ -23,11 +21,6 @@ from pcp.training.data.verified_file import VerifiedFile
 
 MAX_UNPACKED = 16 << 30
 """Bytes of a compressed array; it is in memory as a whole."""
-_DAMAGED = (
-    zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError,
-    NotImplementedError, RuntimeError, MemoryError, OverflowError, ValueError,
-    struct.error,
-)  # fmt: skip
 """What unpacking raises of bytes that are no zip file, or one with a password."""
 _NO_ARRAY = (
     ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError,
@@ -109,7 +102,7 @@ def npz(source: Source) -> Arrays:
                 if member.filename.endswith(".npy"):
                     name = member.filename.removesuffix(".npy")
                     arrays[name] = _member(verified, archive, member)
-    except _DAMAGED as error:
+    except outside.DAMAGED_ARCHIVE as error:
         raise source.refuse(f"is no .npz file: {error}") from error
     return Arrays(source, tree, arrays)
 

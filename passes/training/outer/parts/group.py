@@ -3,7 +3,7 @@
 The mesh has one elastic axis: who is in it is decided at run time, for each round.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -68,11 +68,13 @@ def sum_over_workers(
     flags: dict[str, ir.Attribute] = (
         {"codec": ir.StringAttr.get(codec)} if coded else {}
     )
+    return _reduced(x, "sum", over, **flags)
+
+
+def _reduced(x: Value, kind: str, over: Over, **flags: ir.Attribute) -> Value:
     if over.ordered:
         flags["ordered"] = ir.UnitAttr.get()
-    return collectives.all_reduce(
-        x, mesh=over.mesh, axes=over.axes, kind="sum", **flags
-    )
+    return collectives.all_reduce(x, mesh=over.mesh, axes=over.axes, kind=kind, **flags)
 
 
 def weighted_mean(
@@ -94,6 +96,18 @@ def weighted_mean(
     return in_buckets(weighted, codec, over)
 
 
+def trimmed_mean(tensors: Sequence[Value], over: Over = EVERYONE) -> list[Value]:
+    """The mean of each tensor without the extremes of each number, in its math type.
+
+    All count alike, however many tokens they trained on, and a quarter of the workers
+    may say what they like (Yin et al., arXiv 1803.01498). Each gets what all others
+    have.
+    """
+    return _row_by_row(
+        list(map(widen, tensors)), lambda x: _reduced(x, "trimmed_mean", over)
+    )
+
+
 def in_buckets(
     tensors: Sequence[Value], codec: str | None = None, over: Over = EVERYONE
 ) -> list[Value]:
@@ -102,13 +116,19 @@ def in_buckets(
     In a program that is to be spread over a mesh each goes alone: of a row of them all
     no member would hold a part. pcp-bucket-collectives joins the members' parts.
     """
+    return _row_by_row(tensors, lambda x: sum_over_workers(x, codec, over))
+
+
+def _row_by_row(
+    tensors: Sequence[Value], reduced: Callable[[Value], Value]
+) -> list[Value]:
     if tensors and is_spread():
-        return [sum_over_workers(x, codec, over) for x in tensors]
+        return list(map(reduced, tensors))
     kinds = list(dict.fromkeys(str(hlo.element_type(x)) for x in tensors))
     results: dict[int, Value] = {}
     for kind in kinds:
         members = [i for i, x in enumerate(tensors) if str(hlo.element_type(x)) == kind]
-        summed = sum_over_workers(pack([tensors[i] for i in members]), codec, over)
+        summed = reduced(pack([tensors[i] for i in members]))
         shapes = [hlo.shape_of(tensors[i]) for i in members]
         results |= zip(members, unpack(summed, shapes), strict=True)
     return [results[i] for i in range(len(tensors))]

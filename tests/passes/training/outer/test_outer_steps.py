@@ -64,6 +64,36 @@ def data(workers: int, seed: int = 0) -> tuple[list, list, list]:
     return start, moves, tokens
 
 
+def test_a_trimmed_mean_leaves_liars_out() -> None:
+    """Of each number the middle ones count; whoever lies moves none beyond them."""
+    lies = [0.0, 1e30, -np.inf, np.nan, -1e-3]
+    for workers in (1, 2, 3, 5, 8):
+        start, moves, tokens = data(workers, seed=workers)
+        away = max(1, workers // 4) if workers > 2 else 0
+        for lie, step in zip(lies, moves, strict=True):
+            for liar in range(away):
+                step[liar] = [np.full_like(x, lie) for x in start]
+        got = run("diloco{lr=0.7,momentum=0,mean=trimmed}", start, moves, tokens)
+        for number, step in enumerate(moves):
+            anchor = start if number == 0 else got[0][number - 1]
+            for i, begin in enumerate(anchor):
+                with np.errstate(all="ignore"):  # a delta is what a worker subtracted
+                    deltas = np.stack([begin - (begin - move[i]) for move in step])
+                middle = np.sort(deltas, 0)[away : workers - away]
+                mean = sum(middle) / np.float32(len(middle))
+                for held in got:
+                    np.testing.assert_allclose(
+                        held[number][i], begin - np.float32(0.7) * mean, 2e-6, 1e-7
+                    )
+                honest = deltas[away:]
+                assert np.all(mean <= honest.max(0) + 1e-6)
+                assert np.all(mean >= honest.min(0) - 1e-6)
+    start, moves, tokens = data(3)
+    moves[0][1] = [np.full_like(x, 1e30) for x in start]
+    carried = run("diloco{lr=0.7,momentum=0}", start, moves[:1], tokens[:1])
+    assert abs(carried[0][0][0]).max() > 1e28, "the weighted mean follows the liar"
+
+
 def by_torch(start: list, moves: list, tokens: list, **options: Any) -> list:
     """SGD on the weighted mean of the moves."""
     params = [torch.nn.Parameter(torch.tensor(p)) for p in start]

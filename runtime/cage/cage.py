@@ -1,0 +1,115 @@
+"""The cage of a process that runs native code which others made.
+
+    held = cage.enter(readable=[data], writable=[])    # first of all
+    ...                                                # listen, and so on
+    cage.bar_sockets(held)                             # then load and run the code
+
+It holds for the whole process: no other program, no other process, no way into another
+one (seccomp); no file but the system's, those of Python, of the folder it was started
+in, and those named (Landlock: in threads that start later). For this thread and those
+that start from it, among them the device's: no new sockets.
+
+What it does not stop stands in docs/security.md.
+"""
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from pcp.runtime.cage import landlock, outside, seccomp, syscalls
+
+_SYSTEM = (
+    *("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix", "/sys"),
+    *("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg"),
+    *("/proc/sys", "/proc/driver", "/proc/filesystems", "/proc/version"),
+    *("/run/systemd/resolve", "/run/nvidia-container-devices"),
+)
+_OF_ETC = (
+    *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime"),
+    *("resolv.conf", "hosts", "host.conf", "nsswitch.conf", "gai.conf", "passwd"),
+    *("services", "protocols", "ssl", "pki", "ca-certificates", "mime.types"),
+    *("OpenCL", "vulkan"),
+)
+_DEVICES = ("null", "zero", "full", "random", "urandom", "shm", "dri", "kfd")
+_OF_A_DRIVER = "nvidia*"
+
+
+@dataclass(frozen=True)
+class Held:
+    """What of the cage the kernel holds."""
+
+    program: bool
+    """No other program or process, no ptrace, no gain of rights: on every thread."""
+    files: int
+    """The version of Landlock that keeps to the files; 0: nothing does."""
+    unbound: int = 0
+    """Threads that were there before, and may open files still."""
+    lacks: tuple[str, ...] = ()
+    """Why it holds no more."""
+
+    def __str__(self) -> str:
+        parts = []
+        if self.program:
+            parts.append("no other program (seccomp)")
+        if self.files:
+            but = f", but for {self.unbound} older threads" if self.unbound else ""
+            parts.append(f"files by path (landlock {self.files}{but})")
+        said = ", ".join(parts) or "nothing"
+        return f"{said}; not {'; '.join(self.lacks)}" if self.lacks else said
+
+
+def enter(*, readable: Iterable[Path] = (), writable: Iterable[Path] = ()) -> Held:
+    """Close the cage around this process, as far as the kernel allows.
+
+    `readable` and `writable` are files, or folders with all below. Once and for all.
+    """
+    arch = syscalls.here() if sys.platform == "linux" else None
+    if arch is None:
+        return Held(False, 0, lacks=("on this system",))
+    older = len(os.listdir("/proc/self/task")) - 1
+    lacks = seccomp.install(arch, seccomp.of_process(arch), all_threads=True)
+    if lacks is not None:
+        return Held(False, 0, lacks=(lacks,))
+    reads = {*_always(), *(path.resolve() for path in readable)}
+    writes = {*_devices(), *(path.resolve() for path in writable)}
+    if (lacks := landlock.restrict(reads, writes)) is not None:
+        return Held(True, 0, lacks=(lacks,))
+    return Held(True, landlock.version(), older)
+
+
+def bar_sockets(held: Held) -> None:
+    """From now on this thread, and those it starts, make no socket.
+
+    `outside` makes them, in a thread that is started here.
+    """
+    arch = syscalls.here()
+    if held.program and arch is not None:
+        outside.start()
+        lacks = seccomp.install(arch, seccomp.of_thread(arch))
+        assert lacks is None, f"the kernel took one filter and not the next: {lacks}"
+
+
+def _always() -> set[Path]:
+    """What a Python process reads that does nothing wrong."""
+    python = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, os.getcwd()}
+    found = {Path(place).resolve() for place in python if place}
+    package = find_spec("pcp")
+    for own in map(Path, (package and package.submodule_search_locations) or ()):
+        found |= {place.resolve() for place in own.iterdir()}  # links, in a checkout
+    found = {place for place in found if place.exists() and not _holds_a_home(place)}
+    etc = Path("/etc")
+    return found | {Path(name) for name in _SYSTEM} | {etc / name for name in _OF_ETC}
+
+
+def _holds_a_home(place: Path) -> bool:
+    """Whether somebody's keys would be in it."""
+    home = Path.home()
+    return home == place or place in home.parents
+
+
+def _devices() -> set[Path]:
+    folder = Path("/dev")
+    return {folder / name for name in _DEVICES} | set(folder.glob(_OF_A_DRIVER))
