@@ -29,13 +29,13 @@ from pydantic import ValidationError
 
 from pcp import outside, signing, strict_json, whole_file
 from pcp.errors import BundleError
+from pcp.function_body import First, Part
 from pcp.manifest import (
     DTYPE_BITS,
     FORMAT,
     VERSION,
     Collective,
     DeviceProgram,
-    First,
     Function,
     Manifest,
     Member,
@@ -44,7 +44,6 @@ from pcp.manifest import (
     Mode,
     Module,
     Parameter,
-    Part,
     Role,
     TensorSpec,
     tensor_bytes,

@@ -28,6 +28,7 @@ from pcp.errors import PassError
 from pcp.passes.core import functions, rewriting
 from pcp.passes.core.base import Pass
 from pcp.passes.core.donation import CONSUME, OUTPUT
+from pcp.passes.core.elementwise import ELEMENTWISE
 
 COPIED = "pcp.copied"
 
@@ -214,17 +215,3 @@ def _check_use(
 
 # Each result is the operand of its number with parts of it replaced.
 SLICED = ("stablehlo.dynamic_update_slice", "stablehlo.scatter")
-
-# Each result element depends on the operands' elements of the same index alone.
-ELEMENTWISE = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        *("abs", "cbrt", "ceil", "convert", "cosine", "exponential", "floor"),
-        *("exponential_minus_one", "is_finite", "log", "log_plus_one", "logistic"),
-        *("negate", "not", "round_nearest_even", "rsqrt", "sign", "sine", "sqrt"),
-        *("tan", "tanh", "add", "and", "atan2", "compare", "divide", "maximum"),
-        *("minimum", "multiply", "or", "power", "remainder", "shift_left"),
-        *("shift_right_arithmetic", "shift_right_logical", "subtract", "xor"),
-        *("select", "clamp"),
-    )
-)

@@ -59,16 +59,13 @@ MOST_NAMED = 8
 class BoundFunction:
     """One function of a loaded program; calling it runs it, or its parts in turn."""
 
-    def __init__(self, program: "Program", name: str, code: Any) -> None:
+    def __init__(self, program: "Program", name: str, handle: Any) -> None:
         self.name = name
         self.signature: Function = program.manifest.function(name)
         self._program = program
+        #: The parts in their order, each with what finds it in the module.
+        self._calls: list[tuple[Part, Any]] = handle
         inputs, results = len(self.signature.inputs), len(self.signature.results)
-        alone = Part(name=name, inputs=tuple(range(inputs)), results=results)
-        self._calls = [
-            (part, _lookup(code, part.name))
-            for part in self.signature.parts or (alone,)
-        ]
         self._returns = self.signature.returns or range(inputs, inputs + results)
 
     def __call__(self, *arguments: Any, device_arrays: bool = False) -> Any:
@@ -129,7 +126,7 @@ class Program:
         self._functions: dict[str, BoundFunction | DrawnFunction] = {
             name: DrawnFunction(self, name, signature)
             if signature.first
-            else BoundFunction(self, name, code)
+            else BoundFunction(self, name, _calls(code, name, signature))
             for name, signature in self.manifest.functions.items()
         }
         close_at_exit(self)
@@ -378,6 +375,14 @@ def _check_runs(bundle: Bundle, name: str) -> None:
             f"module {name!r} is for {target}, and this processor is a "
             f"{host_processor.own()}: compile for that with pcp-compile --target"
         )
+
+
+def _calls(module: Any, name: str, function: Function) -> list[tuple[Part, Any]]:
+    """A function's parts with their handles; one that has none is its own."""
+    inputs = tuple(range(len(function.inputs)))
+    whole = Part(name=name, inputs=inputs, results=len(function.results))
+    parts = function.parts or (whole,)
+    return [(part, _lookup(module, part.name)) for part in parts]
 
 
 def _lookup(module: Any, name: str) -> Any:

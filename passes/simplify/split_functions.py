@@ -22,8 +22,8 @@ from pcp.dialect.bindings import ir
 from pcp.passes.core import functions, rewriting
 from pcp.passes.core.base import Pass
 from pcp.passes.core.donation import CONSUME, OUTPUT
+from pcp.passes.core.elementwise import ELEMENTWISE
 from pcp.passes.core.functions import PART, PARTS
-from pcp.passes.verify.verify_inplace import ELEMENTWISE
 
 #: Made again in each part that reads it.
 _SPREAD = frozenset(
