@@ -85,10 +85,14 @@ def _builds(program: Program, options: CompileOptions) -> Iterator[Build]:
         return
     devices = program.mesh.devices
     targets = targets_of(program.whole, program.mesh, options)
+    lowered: dict[str, ir.Module] = {}  # by what it was before: equal ones once
     for device, target in zip(devices, targets, strict=True):
         home = standalone(program.module, device)
-        lower_device(home, program.manifest.mode, options)
-        yield Build(device, f"modules/{device}.vmfb", home, target)
+        text = home.operation.get_asm(enable_debug_info=True)
+        if text not in lowered:
+            lower_device(home, program.manifest.mode, options)
+            lowered[text] = home
+        yield Build(device, f"modules/{device}.vmfb", lowered[text], target)
 
 
 def lower_device(

@@ -40,7 +40,9 @@ def emit_all(
     """Each program compiled for its target, in order; equal ones only once."""
     if options.kernels == "none":
         programs = [(module, target.without(OWN)) for module, target in programs]
-    wanted = [(target_text(module, target), target) for module, target in programs]
+    once = {(id(m), t.name): (m, t) for m, t in programs}
+    texts = {key: target_text(*one) for key, one in once.items()}
+    wanted = [(texts[id(m), t.name], t) for m, t in programs]
     distinct = {(text.plain, target.name): (text, target) for text, target in wanted}
     for number, (text, target) in enumerate(distinct.values()):
         _check_doubles(text, target, options)
@@ -173,14 +175,15 @@ def _compile_level(
     said = (*iree.common_flags(text.plain), *flags, *target.made_for)
     name = key(text.plain, said, iree.version())
     if cache and (found := cache.get(name)) is not None:
-        options.report(f"{target.name}: {len(found)} bytes from the cache")
+        options.tell_time(f"{target.name}: {len(found)} bytes from the cache")
         return found
     start = time.monotonic()
     content = iree.compile_text(
         text.located, flags, timeout=options.timeout, running=running
     )
     seconds = time.monotonic() - start
-    options.report(f"{target.name}: {len(content)} bytes in {seconds:.1f} s at {level}")
+    made = f"{len(content)} bytes in {seconds:.1f} s at {level}"
+    options.tell_time(f"{target.name}: {made}")
     if cache:
         _store(cache, name, content, options)
     return content
@@ -191,4 +194,4 @@ def _store(cache: Cache, name: str, content: bytes, options: CompileOptions) -> 
     try:
         cache.put(name, content)
     except OSError as error:
-        options.report(f"cache {cache.folder}: not written: {error.strerror}")
+        options.tell_time(f"cache {cache.folder}: not written: {error.strerror}")

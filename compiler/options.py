@@ -103,7 +103,8 @@ class CompileOptions:
     With `kernels` `none` all code is IREE's; `own` is pcp's where its table has some.
     `timeout` is for one of IREE's runs, in seconds. `source` names the model in
     errors. `opt_level` is the first of IREE's levels to try; when IREE fails, lower
-    ones are tried. `report` is called with a line whenever something was decided.
+    ones are tried. `report` is called with a line whenever something was decided,
+    `timed` (None: `report`) with one for each module, with its bytes and seconds.
     """
 
     targets: tuple[str, ...] | None = None
@@ -138,6 +139,7 @@ class CompileOptions:
     ema: float = 0.0
     checkpoints: bool = False
     report: Callable[[str], None] = _silent
+    timed: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
         asked = {"mesh": (self.mesh, "dp=4,tp=2"), "split": (self.split, "dp=5,2,1")}
@@ -222,6 +224,11 @@ class CompileOptions:
     def synchronizes_in_rounds(self) -> bool:
         """Whether an algorithm is asked for that has a step of its own in rounds."""
         return bool(self.algorithm) and str(self.algorithm) not in EVERY_STEP
+
+    @property
+    def tell_time(self) -> Callable[[str], None]:
+        """The listener to modules' bytes and seconds: `timed`, else `report`."""
+        return self.timed or self.report
 
     @property
     def opt_levels(self) -> tuple[str, ...]:

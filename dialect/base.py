@@ -105,10 +105,8 @@ def _check_fields(op: Op) -> None:
     _check_count("region", len(op.regions), regions)
     for field in attributes:
         kind = field.constraint
-        require(
-            field.name in op.attributes,
-            f"needs the attribute '{field.name}', {kind_words(kind)}",
-        )
+        if field.name not in op.attributes:
+            raise Invalid(f"needs the attribute '{field.name}', {kind_words(kind)}")
         _check_kind(op, field.name, kind)
     for name, kind in op.optional.items():
         if name in op.attributes:
@@ -116,18 +114,18 @@ def _check_fields(op: Op) -> None:
 
 
 def _check_count(what: str, count: int, fields: Sequence[ext.FieldDef]) -> None:
-    if is_variadic(fields):
+    if count == len(fields) or is_variadic(fields):
         return
     some = f"{len(fields)} {what}" + ("s" if len(fields) != 1 else "")
-    require(count == len(fields), f"takes {some}, not {count}")
+    raise Invalid(f"takes {some}, not {count}")
 
 
 def _check_kind(op: Op, name: str, kind: Any) -> None:
+    if kind is Any:
+        return
     value = op.attributes[name]
-    require(
-        kind is Any or isinstance(value, get_args(kind) or kind),
-        f"attribute '{name}' must be {kind_words(kind)}, not {value}",
-    )
+    if not isinstance(value, get_args(kind) or kind):  # a message costs: none for good
+        raise Invalid(f"attribute '{name}' must be {kind_words(kind)}, not {value}")
 
 
 # --- reading attributes ---
@@ -176,11 +174,11 @@ def symbols(op: ir.OpView | ir.Operation, name: str) -> list[str]:
 def as_strings(attribute: ir.Attribute, name: str) -> list[str]:
     """`attribute` as strings; `name` is what a message calls it."""
     attribute = attribute.maybe_downcast()  # a parameter comes as a plain one
-    good = isinstance(attribute, ir.ArrayAttr) and all(
-        isinstance(a, ir.StringAttr) for a in attribute
-    )
+    found = list(attribute) if isinstance(attribute, ir.ArrayAttr) else [None]
+    strings = [a.value for a in found if isinstance(a, ir.StringAttr)]
+    good = len(strings) == len(found)
     require(good, f"attribute '{name}' must hold strings, as in [\"dp\"]")
-    return [ir.StringAttr(a).value for a in attribute]
+    return strings
 
 
 def as_integers(attribute: ir.Attribute, name: str) -> list[int]:

@@ -7,6 +7,7 @@ started process had, and an abort ends it alone. Other commands are started as e
 """
 
 import functools
+import gc
 import io
 import os
 import subprocess
@@ -33,6 +34,8 @@ def tools() -> dict[str, Tool]:
     from pcp.compiler import catalog
 
     list(catalog.summaries())
+    gc.collect()
+    gc.freeze()  # else a fork's first collection copies all that was imported
     return {"pcp-opt": pcp.tools.opt.main, "filecheck": filecheck.main.main}
 
 

@@ -3,9 +3,11 @@
 import gc
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
+from helpers.repository.sources import ROOT
 from helpers.servers import compile_cache
 from helpers.servers.costs import Costs
 from helpers.servers.interpreter import Interpreter
@@ -14,6 +16,12 @@ from helpers.servers.vulkan import Vulkan
 
 LARGE = 3 << 30
 """Bytes of a process of tests from which on JAX forgets what it has compiled."""
+
+GARBAGE = 20_000, 10, 10
+"""When Python looks for garbage: importing all tests, it would look 2,000 times."""
+
+DRAWN_FOR = ("pcp", "runtime", "training")
+"""The rooms whose formats and protocols Hypothesis draws for."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A program that was compiled is not compiled again, in this run or the next."""
+    gc.set_threshold(*GARBAGE)
     if file := config.getoption("--costs"):
         if file.endswith(".py"):  # `--costs test_x.py` would write over the test
             raise pytest.UsageError(f"--costs {file}: a test; say --costs behind it")
@@ -33,6 +42,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         compile_cache.tidy(folder, verify=slow_too)
     compile_cache.install(folder, verify=slow_too)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems() -> None:
+    """Hypothesis looks for constants to draw in the rooms that it draws for.
+
+    Else it parses every module that is imported, our tests too: five seconds a process.
+    """
+    if "hypothesis" in sys.modules:
+        asked = "hypothesis.internal.conjecture.providers.is_local_module_file"
+        pytest.MonkeyPatch().setattr(asked, _drawn_for, raising=False)
+
+
+def _drawn_for(path: str) -> bool:
+    place = Path(path).resolve()  # pcp's rooms are links
+    return any(place.is_relative_to(ROOT / room) for room in DRAWN_FOR)
 
 
 @pytest.fixture(scope="session")

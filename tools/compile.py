@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from pcp import whole_file
 from pcp.compiler.options import (
     DEFAULT_ALGORITHM,
     DEFAULT_BUCKET_BYTES,
@@ -26,10 +27,13 @@ from pcp.compiler.options import (
 )
 from pcp.compiler.options import CompileOptions as Options
 from pcp.errors import UsageError
+from pcp.signing import BUNDLE
+from pcp.tools import kept_bundle
+from pcp.tools.kept_bundle import Kept
 from pcp.tools.support import hf_training
 from pcp.tools.support.cache_folder import cache_folder
 from pcp.tools.support.command import Parser, run
-from pcp.tools.support.protection import add_sign_flag
+from pcp.tools.support.protection import add_sign_flag, signer
 from pcp.tools.support.signals import in_order
 
 PROG = "pcp-compile"
@@ -44,12 +48,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     options = _options(flags)
-    from pcp.tools import extension  # --help needs no compiler
+    place = kept_bundle.of(flags, options)
+    if place is not None and (kept := place.get()) is not None:
+        print(_again(kept, flags, options))
+        return 0
+    from pcp.tools import extension  # --help needs no compiler, nor does what is kept
     from pcp.tools.support.compile_job import compile_file
 
     extension.load_all(flags.load)
-    print(compile_file(flags, options))
+    print(compile_file(flags, options, place))
     return 0
+
+
+def _again(kept: Kept, flags: argparse.Namespace, options: Options) -> str:
+    """Write what was compiled before; what was decided then is told again."""
+    for line in kept.said:
+        options.report(line)
+    by, content = signer(flags), kept.content
+    output = Path(flags.output or kept.output)
+    options.tell_time(f"the bundle is from the cache, {len(content)} bytes")
+    if by is None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file.replacing(output, durable=True) as file:
+            file.write(content)
+    else:
+        from pcp.bundle import Bundle
+
+        bundle = Bundle.from_bytes(content, source="the cache")
+        bundle.signed(by.sign(BUNDLE, bundle.digest)).write(output)
+    return kept_bundle.summary(kept, output)
 
 
 # --- the command line ---

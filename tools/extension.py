@@ -38,9 +38,9 @@ from pcp.passes.training.optimizers.rule import OptimizerRule
 from pcp.passes.training.optimizers.spec import Optimizer
 from pcp.passes.training.outer import spec as outer
 from pcp.passes.training.outer.rule import OuterRule
+from pcp.tools.kept_bundle import GROUP
 
 NAME = "EXTENSION"
-GROUP = "pcp.extensions"
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,11 @@ def load_all(files: Iterable[str | Path]) -> None:
     load_installed()
     for file in files:
         load(file)
+
+
+def loaded() -> bool:
+    """Whether this process has any."""
+    return bool(_loaded)
 
 
 @cache

@@ -215,6 +215,8 @@ class Propagation:
             found, _ = project(node.rule, dims, Layout(speaking), self.mesh)
             for factor, axes in found.items():
                 said.setdefault(factor, []).append(axes)
+        if not said:
+            return {}, {}
         agreed = {
             factor: _longest_agreed(lists)
             for factor, lists in said.items()

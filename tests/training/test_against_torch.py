@@ -14,7 +14,8 @@ from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.storage.snapshots import shared_of
-from pcp.training.trainer.bundle_trainer import BundleTrainer, loss_value
+from pcp.training.trainer.bundle_trainer import BundleTrainer
+from pcp.training.trainer.step_loop import loss_value
 from pcp.training.worker.worker import Identity, Worker
 
 torch = pytest.importorskip("torch")

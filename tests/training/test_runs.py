@@ -34,7 +34,7 @@ from pcp.training.storage.ledger import Ledger, check, read
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.storage.snapshots import shared_of
-from pcp.training.trainer.bundle_trainer import loss_value
+from pcp.training.trainer.step_loop import loss_value
 from pcp.training.wire import messages
 from pcp.training.wire.channel import connect
 from pcp.training.wire.message import VERSION, encode

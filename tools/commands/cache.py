@@ -1,4 +1,4 @@
-"""Compiled modules that are kept, so that the same model compiles once.
+"""Compiled modules and bundles that are kept, so that the same model compiles once.
 
 pcp cache ls
 pcp cache prune --keep 1GiB
@@ -7,8 +7,9 @@ pcp cache prune --keep 1GiB
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from pcp.compiler.cache import Cache
+from pcp.compiler.cache import KINDS, Cache
 from pcp.compiler.options import parse_bytes
 from pcp.errors import UsageError, counted
 from pcp.tools.support.cache_folder import VARIABLE, cache_folder
@@ -43,9 +44,16 @@ def _main(argv: Sequence[str]) -> None:
     if flags.action == "ls":
         for at, size, path in before:
             used = time.strftime("%Y-%m-%d %H:%M", time.localtime(at / 1e9))
-            say(f"{used}  {size:>12,}  {path.stem[:16]}")
+            say(f"{used}  {size:>12,}  {KINDS[path.suffix]}  {path.stem[:16]}")
         total = sum(size for _, size, _ in before)
-        say(f"{counted(len(before), 'module')}, {total:,} bytes in {folder}")
+        say(f"{_counted(before)}, {total:,} bytes in {folder}")
         return
     gone = cache.prune()
-    say(f"removed {counted(len(gone), 'module')} of {len(before)} in {folder}")
+    say(f"removed {len(gone)} of {_counted(before)} in {folder}")
+
+
+def _counted(entries: Sequence[tuple[int, int, Path]]) -> str:
+    """`2 modules, 1 bundle`."""
+    found = [path.suffix for _, _, path in entries]
+    numbers = [(found.count(kind), name) for kind, name in KINDS.items()]
+    return ", ".join(counted(n, name) for n, name in numbers)

@@ -112,8 +112,9 @@ def _main(argv: Sequence[str]) -> int:
     request = hf_training.requested(flags)
     flags.changes = jobs.with_islands(flags)
     experiment = jobs.read_run(flags, flags.hf)
-    jobs.check_islands(flags, experiment)
     jobs.check_compiler(experiment.model_path)
+    experiment = jobs.planned(experiment)
+    jobs.check_islands(flags, experiment)
     if request is not None:
         experiment = hf_training.prepared(experiment, request)
     place = Place(

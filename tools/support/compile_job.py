@@ -4,7 +4,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from pcp.bundle import Bundle
+from pcp import whole_file
 from pcp.compiler import driver, emission
 from pcp.compiler.options import CompileOptions
 from pcp.compiler.targets import Target, find
@@ -12,6 +12,8 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import read
 from pcp.errors import UsageError
 from pcp.signing import BUNDLE
+from pcp.tools import kept_bundle
+from pcp.tools.kept_bundle import Kept, Niche
 from pcp.tools.support import hf_training
 from pcp.tools.support.progress import doing
 from pcp.tools.support.protection import signer
@@ -19,8 +21,14 @@ from pcp.tools.support.protection import signer
 SUFFIXES = {"bundle": "pcp", "vmfb": "vmfb", "mlir": "mlir"}
 
 
-def compile_file(flags: Namespace, options: CompileOptions) -> str:
-    """Compile the model and write what `flags.emit` names; returns what to say."""
+def compile_file(
+    flags: Namespace, options: CompileOptions, place: Niche | None = None
+) -> str:
+    """Compile the model and write what `flags.emit` names; returns what to say.
+
+    A bundle that has a `place` is kept there.
+    """
+    options = options if place is None else place.listening
     # Before the slow part:
     targets = [find(name) for name in dict.fromkeys(options.target_names)]
     if flags.emit != "bundle" and len(targets) > 1:
@@ -29,7 +37,8 @@ def compile_file(flags: Namespace, options: CompileOptions) -> str:
     by = signer(flags)
     if by is not None and flags.emit != "bundle":
         raise UsageError(f"--sign signs a bundle, and --emit {flags.emit} writes none")
-    output = Path(flags.output or output_name(options.source, named, flags.emit))
+    name = output_name(options.source, named, flags.emit)
+    output = Path(flags.output or name)
     module = _module(flags, options)
     if flags.emit == "mlir":
         _write(output, _text(module, options, targets).encode())
@@ -38,13 +47,16 @@ def compile_file(flags: Namespace, options: CompileOptions) -> str:
     path = Path(flags.model or "")
     with doing(what, path.stat().st_size if path.is_file() else 1):
         bundle = driver.compile(module, options)
-    if flags.emit == "vmfb":
-        _write(output, bundle.module())
-    else:
-        if by is not None:
-            bundle = bundle.signed(by.sign(BUNDLE, bundle.digest))
-        bundle.write(output)
-    return _summary(bundle, output)
+    if by is not None:
+        bundle.signed(by.sign(BUNDLE, bundle.digest)).write(output)
+    content = bundle.module() if flags.emit == "vmfb" else bundle.to_bytes()
+    if by is None:
+        _write(output, content)
+    about = kept_bundle.about(bundle.manifest.mode, tuple(bundle.manifest.functions))
+    kept = Kept(content, tuple(place.said) if place else (), name, about)
+    if place is not None:
+        place.put(kept)
+    return kept_bundle.summary(kept, output)
 
 
 def _module(flags: Namespace, options: CompileOptions) -> ir.Module:
@@ -72,10 +84,5 @@ def output_name(model: str, targets: Sequence[str], emit: str = "bundle") -> str
 
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-
-
-def _summary(bundle: Bundle, output: Path) -> str:
-    names = ", ".join(bundle.manifest.functions)
-    size = output.stat().st_size
-    return f"wrote {output} ({size} bytes; {bundle.manifest.mode}: {names})"
+    with whole_file.replacing(path, durable=True) as file:
+        file.write(content)

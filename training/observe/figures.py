@@ -7,7 +7,9 @@ from pcp.training.storage.round_record import Round
 
 def figures(record: Round) -> dict[str, float]:
     """Loss, speed, bytes, and `worker/0/loss` and so on: each worker's part."""
+    norm = record.gradient_norm
     return {
+        **({} if norm is None else {"gradient_norm": norm}),
         "loss": record.loss,
         "loss_min": record.loss_min,
         "loss_max": record.loss_max,

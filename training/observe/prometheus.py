@@ -35,6 +35,7 @@ _BY_WORKER = {
     "pcp_worker_processor_seconds": ("of all threads", "processor_seconds"),
     "pcp_worker_resident_bytes": ("memory it holds", "resident_bytes"),
     "pcp_worker_sent_bytes": ("in the newest round", "bytes_sent"),
+    "pcp_worker_gradient_norm": ("of the newest round's last step", "gradient_norm"),
 }
 # Those that are no field: name -> (what it is, its label or None).
 _OTHERS = {
@@ -109,4 +110,6 @@ class Prometheus(Quiet):
     def _member(self, member: MemberRound) -> None:
         for name, (_, field) in _BY_WORKER.items():
             value = getattr(member, field)
+            if value is None:  # not known of this worker
+                continue
             self._by_worker[name].labels(str(member.worker)).set(value)

@@ -35,6 +35,8 @@ class MemberRound:
     """That loss."""
     moved: float | None = None
     """How far the round moves the shared state: the L2 norm of the change."""
+    gradient_norm: float | None = None
+    """L2, of the last inner step's gradient before clipping; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,12 @@ class Round:
     members: tuple[MemberRound, ...] = ()
     metrics: dict[str, int | float] = field(default_factory=dict)
     """Of the program: means by tokens, and sums of integers."""
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """The mean of the members' that know theirs."""
+        norms = [m.gradient_norm for m in self.members if m.gradient_norm is not None]
+        return sum(norms) / len(norms) if norms else None
 
     @property
     def broken(self) -> int:

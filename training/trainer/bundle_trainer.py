@@ -253,6 +253,7 @@ class BundleTrainer:
     def begin(self, steps: int = 1, tokens: int = 1) -> None:
         """Local parameters := those of the state; so many steps and tokens."""
         self.exchange.begin(self._state, steps, tokens)
+        self.exchange.left, self.exchange.gradient_norm = steps, None
         state = under(STATE, self._state)
         self.steps.hold({(MODEL_STATE, n): np.array(a) for n, a in state.items()})
         self.steps.metrics.clear()
@@ -281,6 +282,11 @@ class BundleTrainer:
             distance(np.asarray(value), self._state[home + name])
             for (_, name), value in held.items()
         )
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """L2, of the last step's gradient before clipping; None in an island's rank."""
+        return self.exchange.gradient_norm if self.parts.size == 1 else None
 
     def outer(self, tokens: float, communicator: Any) -> Arrays:
         """The state that the round makes, with the members of `communicator`."""
@@ -420,12 +426,6 @@ def _axes_inside(manifest: Manifest, parts: IslandParts) -> list[tuple[str, ...]
     names = [prefix + t.name for t in kept for prefix, role in shared if t.role == role]
     names += [f"{OUTER}inner.{t.name}" for t in kept if t.role == "state"]
     return sorted(wanted | parts.copies(names).keys())
-
-
-def loss_value(losses: Sequence[Any]) -> float:
-    """The mean of losses that may still be on the device."""
-    with np.errstate(invalid="ignore"):  # of infinities: NaN is said, not warned of
-        return float(np.mean([np.asarray(x).astype(np.float64) for x in losses]))
 
 
 def _exchange(

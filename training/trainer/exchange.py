@@ -30,6 +30,7 @@ from pcp.training.storage.state_names import (
 )
 from pcp.training.trainer.background_exchange import BackgroundExchange, Results
 from pcp.training.trainer.functions import Functions, Key, Values, key_of
+from pcp.training.trainer.norms import length, norm
 from pcp.training.trainer.step_loop import MODEL_STATE, Steps
 from pcp.training.trainer.sync_wait_timer import SyncWaitTimer
 from pcp.training_plan import Asynchronous, EveryRound, Never
@@ -77,6 +78,10 @@ class Exchange:
     def __init__(self, functions: Functions, steps: Steps) -> None:
         self._functions, self._steps = functions, steps
         self.sync_wait_timer = SyncWaitTimer()
+        self.left = 0
+        """Inner steps of this round that are still to be made."""
+        self.gradient_norm: float | None = None
+        """Of the round's last inner step; None before it, and without a gradient."""
 
     @property
     def progress(self) -> Sequence[int]:
@@ -114,6 +119,9 @@ class Exchange:
     def step(self, batches: Sequence[Arrays], tokens: int) -> list[Any]:
         """One inner step on batches of so many tokens; their losses."""
         losses, gradients = self.gradients(batches, tokens)
+        self.left -= 1
+        if not self.left:  # @apply may take the buffers
+            self.gradient_norm = self.norm_of(gradients)
         self._steps.apply(gradients)
         return losses
 
@@ -124,6 +132,11 @@ class Exchange:
         pairs = [self._steps.gradients(batch) for batch in batches]
         losses, found = [loss for loss, _ in pairs], [grads for _, grads in pairs]
         return losses, found[0] if len(found) == 1 else self._mean(found)
+
+    def norm_of(self, gradients: Values) -> float | None:
+        """L2, of the gradients that `@apply` is given; None where they are none."""
+        found = [value for (role, _), value in gradients.items() if role == "grad"]
+        return norm(length(np.asarray(value)) for value in found)
 
     def turn(self) -> None:
         """Nothing is due between two inner steps."""

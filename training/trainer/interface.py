@@ -122,6 +122,11 @@ class Trainer(Protocol):
         """How far the inner steps went: the L2 norm of the parameters' change."""
         ...
 
+    @property
+    def gradient_norm(self) -> float | None:
+        """The L2 norm of the last inner step's gradient; None where that is unknown."""
+        ...
+
     def outer(self, tokens: float, communicator: Any) -> Arrays:
         """The new state, shared and private, from all members' local parameters."""
         ...

@@ -16,7 +16,7 @@ import numpy as np
 
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.trainer.exchange import by_port
-from pcp.training.trainer.functions import Functions, Key
+from pcp.training.trainer.functions import Functions, Key, Values
 from pcp.training.trainer.step_exchange import StepExchange
 from pcp.training.trainer.step_loop import Steps
 
@@ -42,6 +42,10 @@ class SlopeExchange(StepExchange):
         """Exchanges go to this group from now on, under our rank in it."""
         super().join(communicator, state)
         self._rank = communicator.rank
+
+    def norm_of(self, gradients: Values) -> float | None:
+        """What is made of slopes along drawn directions is no gradient."""
+        return None
 
     def gradients(
         self, batches: Sequence[Arrays], tokens: int

@@ -146,6 +146,12 @@ def cast(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     return made
 
 
+def loss_value(losses: Sequence[Any]) -> float:
+    """The mean of losses that may still be on the device."""
+    with np.errstate(invalid="ignore"):  # of infinities: NaN is said, not warned of
+        return float(np.mean([np.asarray(x).astype(np.float64) for x in losses]))
+
+
 def _of_role(role: str, values: Values) -> dict[Key, Any]:
     return {key: value for key, value in values.items() if key[0] == role}
 

@@ -89,6 +89,8 @@ class Prepared(Message, frozen=True):
     metrics: Annotated[dict[Name, int | float], Field(max_length=1000)] | None = None
     moved: float | None = None
     """How far the round moves the shared state: the L2 norm of the change."""
+    gradient_norm: float | None = None
+    """L2, of the last inner step's gradient before clipping; None: not known."""
     spoiled: list[Name] = Field(default_factory=list, max_length=3)
     """Tensors of the result in which a number ceases to be finite, the first three."""
     disputes: bool = False

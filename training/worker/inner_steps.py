@@ -9,7 +9,7 @@ from pcp.errors import StateMismatch
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.lease_pool import Range, size
 from pcp.training.storage import nonfinite
-from pcp.training.trainer.bundle_trainer import loss_value
+from pcp.training.trainer.step_loop import loss_value
 from pcp.training.wire.messages import (
     LeaseGrant,
     RoundStart,
@@ -103,6 +103,7 @@ class InnerSteps:
             data_wait=partial_round.data_wait,
             nonfinite=bad,
             metrics=dict(trainer.metrics),
+            gradient_norm=trainer.gradient_norm,
             epoch=epoch,
         )
         return state.work

@@ -312,6 +312,7 @@ class RoundRunner:
             nonfinite_step=None if work.nonfinite is None else work.nonfinite[0],
             nonfinite_loss=None if work.nonfinite is None else work.nonfinite[1],
             metrics=work.metrics or None,
+            gradient_norm=work.gradient_norm,
             moved=change(shared, before),
             spoiled=[name[:200] for name in spoiled(shared, before)[:3]],
             disputes=synced.refused,

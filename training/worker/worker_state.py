@@ -47,6 +47,8 @@ class InnerResult:
     """The first inner step, from 1, with a loss that is not finite, and that loss."""
     metrics: dict[str, int | float] = field(default_factory=dict)
     """Of the program, over the inner steps."""
+    gradient_norm: float | None = None
+    """Of the last inner step, where it is known."""
     epoch: int | None = None
     """Of the group that made the steps, if they were made together."""
 

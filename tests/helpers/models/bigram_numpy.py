@@ -125,6 +125,7 @@ class BigramTrainer:
         time.sleep(self.pause() if callable(self.pause) else self.pause)
         pairs = [self.loss_and_gradient(self.local, batch) for batch in batches]
         mean = np.mean([gradient for _, gradient in pairs], axis=0)
+        self.gradient_norm = float(np.linalg.norm(mean))
         self.velocity = (0.5 * self.velocity + mean).astype(np.float32)
         self.local = (self.local - RATE * self.velocity).astype(np.float32)
         return [np.float32(loss) for loss, _ in pairs]

@@ -4,6 +4,7 @@ The oracle may crash on a program, and a process that has loaded jax must not fo
 the oracle's process holds its bindings and forks for each request; see `forked`.
 """
 
+import gc
 import os
 import pickle
 import signal
@@ -88,7 +89,12 @@ def receive(pipe: IO[bytes]) -> Any:
 
 
 def serve(answer: Callable[[Any], object]) -> None:
-    """In the oracle's process: answer each request, until the client has gone."""
+    """In the oracle's process: answer each request, until the client has gone.
+
+    What it has imported no fork looks through for garbage, and so copies.
+    """
+    gc.collect()
+    gc.freeze()
     while True:
         try:
             request = receive(sys.stdin.buffer)

@@ -23,7 +23,7 @@ def test_modules_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["cache", "ls", "--cache", str(folder)]) == 0
     *rows, total = capsys.readouterr().out.splitlines()
     assert [row.split()[-1] for row in rows] == [("old" * 10)[:16], ("new" * 10)[:16]]
-    assert total.startswith("2 modules, 2,130 bytes in ")
+    assert total.startswith("2 modules, 0 bundles, 2,130 bytes in ")
 
 
 @pytest.mark.parametrize(
