@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from pcp.tools.commands.status import LATEST
 from pcp.tools.pages.bundle_page import programs
 from pcp.tools.runs.listing import number, table
 from pcp.tools.support.command import Parser, run
@@ -11,6 +10,7 @@ from pcp.training.observe.dashboard import sparkline
 from pcp.training.observe.past_run import STOPPED, PastRun, write_report
 
 PROG = "pcp show"
+LATEST = "runs/latest"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
