@@ -2,6 +2,8 @@
 
     python benchmarks/faults.py storm      200 workers and 20 shepherds killed
     python benchmarks/faults.py restarts   50 workers killed, one after another
+    python benchmarks/faults.py restarts --workers 3 --mesh tp=2 --kills 20
+                                           a rank of an island behind every third round
     python benchmarks/faults.py soak       5,000 rounds with churn: what grows?
 
 Restarts are those of the demo's model, the others train a tiny one. All is run as a
@@ -104,15 +106,24 @@ def _pause(run: Run, rng: random.Random, longest: float) -> None:
 
 
 def restarts(flags: argparse.Namespace) -> None:
-    """From a worker's death to the commit of a round that all workers made."""
-    rng, took, back = random.Random(flags.seed), [], []
-    with started(flags.workers, None, **_endless(tau=5)) as run:
+    """From a worker's death to the commit of a round that all workers made.
+
+    With a mesh a rank of an island dies behind each third round, and of the island's
+    death there is the next commit too; what is learnt is compared with an undisturbed
+    run's after as many rounds.
+    """
+    rng, deaths, took, back = random.Random(flags.seed), [], [], []
+    mesh = {} if flags.mesh is None else _of_islands(flags.mesh, 3 * flags.kills)
+    changes, loss = _endless(tau=5, **mesh), None
+    with started(flags.workers, None, **changes) as run, Audit(run) as audit:
         slots, until = Slots(run.node), time.monotonic() + flags.limit
         while len(took) < flags.kills and time.monotonic() < until:
             run.wait(run.full)
+            if mesh:
+                _wait_for_round(run, 3 * len(took) + 3)
             time.sleep(rng.uniform(0.5, 1.5))
             victim = rng.choice(_settled(run, slots))
-            died = time.time()
+            deaths.append(died := time.time())
             slots.kill(victim)
             run.wait(lambda status: len(status["workers"]) < run.wanted)
             run.wait(run.full)
@@ -121,7 +132,56 @@ def restarts(flags: argparse.Namespace) -> None:
         _quantiles("ready again", back)
         _quantiles("first round with it committed", took)
         _quantiles("a round", [r.seconds for r in run.rounds()])
+        if mesh:
+            _quantiles("first round without its island", _without(run, deaths))
+            loss = _loss_behind(run, 3 * flags.kills)
+        print(f"{audit.close()} states that workers held were the ledger's", flush=True)
         run.finish()
+    if loss is not None:
+        _compare(flags, changes, loss)
+
+
+def _of_islands(mesh: str, rounds: int) -> dict[str, object]:
+    """Settings of a run in which validation is behind so many rounds."""
+    return {"mesh": mesh, "validate_every": rounds}
+
+
+def _wait_for_round(run: Run, number: int) -> None:
+    """Until so many rounds are committed."""
+    until = time.monotonic() + 120
+    while len(run.rounds()) < number:
+        run.check_time(until)
+        time.sleep(0.02)
+
+
+def _without(run: Run, deaths: Sequence[float]) -> list[float]:
+    """From each death to the first commit without the island that lost a rank."""
+    alone = [r.time for r in run.rounds() if r.workers < run.wanted]
+    return [min(at for at in alone if at > died) - died for died in deaths]
+
+
+def _loss_behind(run: Run, number: int) -> float:
+    """The validation loss behind a round."""
+    until = time.monotonic() + 900
+    while number not in (found := run.validations()):
+        run.check_time(until)
+        time.sleep(0.1)
+    return found[number]
+
+
+def _compare(
+    flags: argparse.Namespace, changes: dict[str, object], loss: float
+) -> None:
+    """What an undisturbed run has learnt in as many rounds."""
+    with started(flags.workers, None, **changes) as run:
+        quiet = _loss_behind(run, 3 * flags.kills)
+        run.finish()
+    apart = loss / quiet - 1
+    print(
+        f"  loss behind {3 * flags.kills} rounds: {loss:.4f}, undisturbed {quiet:.4f}"
+    )
+    print(f"  {apart:+.2%} apart")
+    assert abs(apart) <= 0.01, "the loss is more than 1 % apart"
 
 
 def _settled(run: Run, slots: Slots) -> list[psutil.Process]:
@@ -243,6 +303,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, help="workers; default 200, restarts: 50")
     parser.add_argument("--shepherds", type=int, default=20)
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--mesh", help="restarts: workers are islands of this mesh")
     parser.add_argument("--rounds", type=int, default=5000, help="of the soak")
     parser.add_argument(
         "--pause", type=float, default=10.0, help="longest, in the storm"

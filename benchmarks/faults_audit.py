@@ -9,6 +9,7 @@ from faults_run import END_SECONDS
 from pcp.errors import PcpError
 from pcp.runtime import fetch_snapshot
 from pcp.training.storage import safetensors_io
+from pcp.training.storage.island_parts import joined_digest
 from pcp.training.storage.state_names import shared_part
 
 
@@ -31,7 +32,7 @@ class Audit:
 
     def __init__(self, run: Watched) -> None:
         self._run = run
-        self._held: list[tuple[int, str]] = []
+        self._held: list[tuple[int, str | None]] = []
         self._ending = threading.Event()
         self._thread = ThreadPoolExecutor(1)
         self._watching = self._thread.submit(self._watch)
@@ -61,10 +62,19 @@ class Audit:
     def _look(self) -> None:
         status = self._run.status()
         for worker in status["workers"] if status else ():
-            try:
-                reached, arrays = fetch_snapshot(worker["address"], 1.0)
-            except PcpError:
-                continue  # it is dead, or holds nothing yet
-            if reached:  # round 0 is in no ledger
-                digest = safetensors_io.digest(shared_part(arrays))
-                self._held.append((reached, digest))
+            ranks = worker.get("ranks") or [worker]
+            held = [self._state(rank["address"]) for rank in ranks]
+            reached = {round_ for round_, _ in held}
+            # Round 0 is in no ledger; a commit reaches one rank before another.
+            if len(reached) == 1 and (round_ := reached.pop()):
+                digest = joined_digest([digest for _, digest in held])
+                self._held.append((round_, digest))
+
+    def _state(self, address: str) -> tuple[int, str | None]:
+        """The round and the digest of what a process holds; 0 if that is nothing."""
+        try:
+            reached, arrays = fetch_snapshot(address, 1.0)
+        except PcpError:
+            return 0, None  # it is dead, or holds nothing yet
+        digest = safetensors_io.digest(shared_part(arrays)) if reached else None
+        return reached, digest

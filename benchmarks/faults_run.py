@@ -20,12 +20,13 @@ from typing import Any, Self
 
 import psutil
 
+from pcp.compiler.mesh_option import parse_mesh
 from pcp.errors import PcpError
 from pcp.tools.commands.status import ask
 from pcp.training.observe import metrics
 from pcp.training.observe.orders import give
 from pcp.training.storage import checkpoint as checkpoints
-from pcp.training.storage import safetensors_io
+from pcp.training.storage.island_parts import IslandParts
 from pcp.training.storage.ledger import check, read
 from pcp.training.storage.snapshots import shared_of
 
@@ -41,6 +42,7 @@ class Run:
     def __init__(self, folder: Path, workers: int, **changes: object) -> None:
         self.folder, self.wanted = folder / "run", workers
         values = json.loads(DEMO.read_text()) | changes
+        ranks = parse_mesh(str(values["mesh"])).size if values.get("mesh") else 1
         values["model_path"] = str(DEMO.parent / values["model_path"])
         (folder / "x.json").write_text(json.dumps(values))
         self.port = _free_port()
@@ -52,7 +54,7 @@ class Run:
         shepherd += ["--run", str(self.folder), "--port", str(self.port)]
         shepherd += ["--workers", str(workers), "--no-dashboard", "--web", "off"]
         self.shepherd = self._start("supervise", "--", *shepherd)
-        node = ["--port", str(self.port), "--scale", str(workers)]
+        node = ["--port", str(self.port), "--scale", str(workers * ranks)]
         self.node = self._start(
             "node", *node, "--device", "local-sync", "--target", "cpu:host"
         )
@@ -90,6 +92,10 @@ class Run:
                 self._rounds.append(metrics.round_of(values))
         return self._rounds
 
+    def validations(self) -> dict[int, float]:
+        """The validation loss by round."""
+        return metrics.read(self.folder / "metrics.jsonl")[1]
+
     def wait(
         self, done: Callable[[dict[str, Any]], bool], seconds: float = 120
     ) -> None:
@@ -125,7 +131,8 @@ class Run:
         report = check(self.folder / "ledger.jsonl")
         saved, refused = checkpoints.newest(self.folder, report.rounds)
         assert saved is not None, refused
-        assert safetensors_io.digest(shared_of(saved)) in self.digests()[saved.round]
+        parts = IslandParts.read(saved.info.get("parts"))
+        assert parts.digest(shared_of(saved)) in self.digests()[saved.round]
         print(f"rounds {report.rounds}; {report.consumed} samples, each exactly once; ")
         print(f"the checkpoint of round {saved.round} is what the ledger committed")
 

@@ -30,7 +30,7 @@ from pcp.passes.pipeline.names import name_results
 from pcp.passes.pipeline.wiring import devices_of, schedules
 from pcp.passes.planning import plan
 from pcp.passes.planning.candidates import Candidate
-from pcp.passes.sharding.mesh import read_meshes
+from pcp.passes.sharding.mesh import is_elastic, read_meshes
 from pcp.passes.sharding.zero import unshared
 
 MESH = "mesh"
@@ -101,19 +101,29 @@ def choices(
     zero: int = 3,
     axes: dict[str, int] | None = None,
     keep: int = 0,
+    islands: bool = False,
 ) -> plan.Choice:
     """The plans for the cluster, the fastest first; `module` is changed.
 
-    `front` are the passes on the whole program.
+    `front` are the passes on the whole program. For `islands` see `plan.Search`.
     """
-    if describe(module, options) is not None:
+    # An island's algorithm joins it to the others: the plan does not decide it.
+    described = replace(options, algorithm=None) if islands else options
+    if describe(module, described) is not None:
         raise ConfigError(
             f"{options.source}: the model or the cluster file has a pcp.mesh, which "
             "is a plan already; leave it out to have one chosen"
         )
+    if islands:  # what joins them is written for a program that is spread
+        _add_mesh(module, {"dp": 1}, options, _devices(module)[:1])
     front.run(module)
     with module.context:
-        search = plan.Search.of(module, options.entry, zero, axes, options.tied)
+        for op in [view.operation for view in module.body.operations]:
+            if op.name == "pcp.mesh" and not is_elastic(op):
+                op.erase()
+        search = plan.Search.of(
+            module, options.entry, zero, axes, options.tied, islands
+        )
         return _sourced(search.run(keep), options)
 
 
@@ -270,7 +280,7 @@ def _annotate(
 ) -> None:
     """Say on every port how its tensor lies, and of unequal devices who has which."""
     with module.context:
-        sharding_file.annotate(module, mesh, options.sharding)
+        sharding_file.annotate(module, mesh, options.sharding, options.entry)
         if options.mesh and options.cluster and not options.split:
             place(module, mesh, options.entry, options.report)
     if options.zero:

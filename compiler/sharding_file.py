@@ -7,12 +7,14 @@ decides. An entry lists the axes of each dimension, later ones left out are whol
 What the program says itself holds before a pattern; a name of the file that says
 otherwise than the program is an error. State of the optimizer (`m.w`) lies as its
 parameter (`w`) unless a pattern names it, and so does a gradient. `auto` cuts the
-first dimension of data along the axis "dp".
+first dimension of data along the axis "dp", and parameters along "tp" in the groups
+of the planner, where the program itself cuts nothing along it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +24,22 @@ from pcp.dialect.diagnostics import location_string
 from pcp.errors import ConfigError, nearest
 from pcp.layout import Layout
 from pcp.mesh import Mesh
-from pcp.passes.core.functions import NAME, ROLE, function_type, symbol_name
+from pcp.passes.core.functions import (
+    NAME,
+    ROLE,
+    find,
+    function_type,
+    symbol_name,
+)
 from pcp.passes.core.rewriting import attributes, functions, operations
+from pcp.passes.planning import tensor_groups
+from pcp.passes.planning.evaluation import OF_PARAMETERS
+from pcp.passes.planning.tensor_groups import AXIS as TENSOR_AXIS
+from pcp.passes.sharding.inline_calls import inline_calls
 from pcp.passes.sharding.layout import SHARDING, from_attribute, to_attribute
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 
 BATCH_AXIS = "dp"
-
-#: Roles of what is kept for a parameter, under its name behind a dot.
-STATE = ("state", "outer", "private")
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,20 @@ class Rules:
             str(path),
         )
 
+    @classmethod
+    def grouped(cls, module: ir.Module, mesh: Mesh, entry: str) -> "Rules":
+        """Each parameter of @entry along "tp", by the planner's groups."""
+        whole = ir.Module.parse(str(module.operation), module.context)
+        inline_calls(whole)
+        forward = find(whole, entry)
+        groups = tensor_groups.find(forward, mesh.axes[TENSOR_AXIS]) if forward else []
+        cut = {
+            escape(name): ((),) * dim + ((TENSOR_AXIS,),)
+            for i in tensor_groups.together(groups, tensor_groups.ranked(groups))
+            for name, dim in groups[i].cut.items()
+        }
+        return cls(cut, f"--mesh {mesh.axes}")
+
     def find(self, name: str) -> tuple[tuple[str, ...], ...] | None:
         """What the first fitting pattern says."""
         for pattern, dims in self.tensors.items():
@@ -77,7 +100,7 @@ class Rules:
     def layout(self, name: str, role: str, shape: Sequence[int]) -> Layout | None:
         """The layout of a tensor, or None where nothing is said, or it has no name."""
         dims = self.find(name) if name else None
-        if dims is None and role in STATE:
+        if dims is None and role in OF_PARAMETERS:
             dims = self.find(name.partition(".")[2])
         if dims is None:
             return None
@@ -105,12 +128,19 @@ def _axes(path: Path, pattern: str, dims: object) -> tuple[tuple[str, ...], ...]
     return tuple((d,) if isinstance(d, str) else tuple(d) for d in dims)
 
 
-def annotate(module: ir.Module, mesh: Mesh, sharding: str | None) -> int:
-    """Write `pcp.sharding` on the ports that nobody annotated; how many have one."""
-    rules = read_rules(mesh, sharding)
+def annotate(
+    module: ir.Module, mesh: Mesh, sharding: str | None, entry: str = "main"
+) -> int:
+    """Write `pcp.sharding` on the ports that nobody annotated; how many have one.
+
+    `entry` is the forward function.
+    """
+    rules, automatic = read_rules(mesh, sharding), sharding in (None, "auto")
     if rules is not None:
         _check_names(rules, module)
-    automatic = sharding in (None, "auto") and BATCH_AXIS in mesh.axes
+    elif automatic and TENSOR_AXIS in idle_axes(module, mesh):
+        rules = Rules.grouped(module, mesh, entry)
+    automatic = automatic and BATCH_AXIS in mesh.axes
     count = 0
     for function in functions(module):
         for which in ("arg_attrs", "res_attrs"):
@@ -132,6 +162,17 @@ def idle(module: ir.Module, mesh: Mesh, besides: str) -> list[str]:
 
     `besides` is an axis that cuts the program, not its tensors.
     """
+    return [
+        f'axis "{axis}" cuts no tensor: its {mesh.axes[axis]} members do the same '
+        "work; say what it cuts with --sharding FILE, leave it out, or take "
+        "--sharding none"
+        for axis in idle_axes(module, mesh)
+        if axis != besides
+    ]
+
+
+def idle_axes(module: ir.Module, mesh: Mesh) -> list[str]:
+    """The axes of several members that no layout in the program names."""
     said: set[ir.Attribute] = set()
     for function in functions(module):
         type_ = function_type(function)
@@ -144,10 +185,9 @@ def idle(module: ir.Module, mesh: Mesh, besides: str) -> list[str]:
                 said.add(op.attributes[SHARDING])
     texts = [str(attribute) for attribute in said]
     return [
-        f'axis "{axis}" cuts no tensor: its {size} members do the same work; say what '
-        "it cuts with --sharding FILE, leave it out, or take --sharding none"
+        axis
         for axis, size in mesh.axes.items()
-        if size > 1 and axis != besides and not any(f'"{axis}"' in t for t in texts)
+        if size > 1 and not any(f'"{axis}"' in text for text in texts)
     ]
 
 
@@ -207,9 +247,15 @@ def _ports(
         shape = tuple(ir.RankedTensorType(port).shape)
         if rules is not None:
             layout = rules.layout(name, role, shape)
-        elif automatic and role == "data" and shape and which == "arg_attrs":
+        if (
+            layout is None
+            and automatic
+            and role == "data"
+            and shape
+            and which == "arg_attrs"
+        ):
             layout = Layout(((BATCH_AXIS,), *((),) * (len(shape) - 1)))
-        if layout is None and role in ("param", "grad", "anchor", *STATE):
+        if layout is None and role in ("param", "grad", "anchor", *OF_PARAMETERS):
             layout = Layout.replicated(len(shape))  # alike in every function
         wanted = None if layout is None else to_attribute(layout, mesh.name)
         if old is not None and layout and rules is not None and name in rules.tensors:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from pcp.engines.tensors import fill, ordered
 from pcp.engines.torch_meeting import meet
 from pcp.engines.torch_ops import bitwise_of, word_of
+from pcp.engines.torch_sparse import all_reduce_sparse
 from pcp.engines.torch_split import for_groups_of, fresh_name
 from pcp.engines.torch_work import PcpWork
 from pcp.errors import UsageError
@@ -90,9 +91,11 @@ class PcpProcessGroup(dist.ProcessGroup):
     # Reductions.
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> PcpWork:
-        """Every tensor becomes its reduction."""
+        """Every tensor becomes its reduction; a sparse one comes alone."""
         options = opts or dist.AllreduceOptions()
         patience, op = _patience(options), options.reduceOp
+        if len(tensors) == 1 and tensors[0].layout != torch.strided:
+            return all_reduce_sparse(self.comm, tensors[0], word_of(op), patience)
         arrays = [ordered(tensor) for tensor in tensors]
         if (bitwise := bitwise_of(op)) is not None:
             pendings = [self.comm.all_gather_async(a, timeout=patience) for a in arrays]

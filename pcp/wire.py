@@ -5,3 +5,9 @@ EAGER_BYTES = 32 << 10
 
 So small sums go to every member at once, without a ring.
 """
+FEW_MEMBERS = 16
+"""Up to so many members each tells all others of an operation and of its vote.
+
+Beyond, they agree along a tree (`runtime/collectives/agreement.py`), and small sums go
+along it, too.
+"""

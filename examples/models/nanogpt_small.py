@@ -5,6 +5,8 @@ with token ids and targets it returns the mean cross entropy in nats.
 
     pcp export --torch examples/models/nanogpt_small.py:GPT \
         --batch-size 64 --block-size 32 -o examples/models/nanogpt_small.mlir
+
+`megatron` is a wider one that `examples/megatron.json` cuts between heads.
 """
 
 import math
@@ -15,13 +17,19 @@ from torch.nn import functional
 
 
 class Attention(nn.Module):
-    """Causal self-attention; `x` and the result are [batch, time, width]."""
+    """Causal self-attention; `x` and the result are [batch, time, width].
+
+    The rows of `qkv` are all queries, all keys, all values; with `by_head`, as
+    Megatron-LM has them, each head's query, key and value.
+    """
 
     future: Tensor
 
-    def __init__(self, width: int, heads: int, block_size: int) -> None:
+    def __init__(
+        self, width: int, heads: int, block_size: int, by_head: bool = False
+    ) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.by_head = heads, by_head
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.projection = nn.Linear(width, width, bias=False)
         future = torch.ones(block_size, block_size).triu(1).bool()
@@ -30,9 +38,11 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, time, width = x.shape
         heads = (batch, time, self.heads, width // self.heads)
-        query, key, value = (
-            part.view(heads).transpose(1, 2) for part in self.qkv(x).split(width, -1)
-        )
+        if self.by_head:
+            parts = self.qkv(x).view(*heads[:3], 3, heads[3]).unbind(3)
+        else:
+            parts = (part.view(heads) for part in self.qkv(x).split(width, -1))
+        query, key, value = (part.transpose(1, 2) for part in parts)
         scores = query @ key.transpose(-2, -1) / math.sqrt(width // self.heads)
         scores = scores.masked_fill(self.future[:time, :time], float("-inf"))
         mixed = scores.softmax(-1) @ value
@@ -42,10 +52,12 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention and a feed-forward net, each normalised first and added back."""
 
-    def __init__(self, width: int, heads: int, block_size: int) -> None:
+    def __init__(
+        self, width: int, heads: int, block_size: int, by_head: bool = False
+    ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
-        self.attention = Attention(width, heads, block_size)
+        self.attention = Attention(width, heads, block_size, by_head)
         self.norm2 = nn.LayerNorm(width)
         self.up = nn.Linear(width, 4 * width)
         self.down = nn.Linear(4 * width, width)
@@ -65,12 +77,13 @@ class GPT(nn.Module):
         width: int = 64,
         heads: int = 4,
         layers: int = 2,
+        by_head: bool = False,
     ) -> None:
         super().__init__()
         self.token = nn.Embedding(vocabulary, width)
         self.position = nn.Embedding(block_size, width)
         self.blocks = nn.ModuleList(
-            Block(width, heads, block_size) for _ in range(layers)
+            Block(width, heads, block_size, by_head) for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
@@ -93,3 +106,8 @@ class GPT(nn.Module):
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         logits = self.logits(ids)
         return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def megatron(block_size: int = 32) -> GPT:
+    """So wide that a sum of activations costs less than gathering a weight."""
+    return GPT(block_size, vocabulary=1024, width=512, heads=8, by_head=True)

@@ -104,6 +104,12 @@ class Cluster:
     devices: dict[str, Device]
     links: dict[frozenset[str], Link]
 
+    def as_small_as_the_least(self) -> "Cluster":
+        """The same where every device has the memory of the one that has least."""
+        least = min((d.memory for d in self.devices.values()), default=inf)
+        small = {n: replace(d, memory=least) for n, d in self.devices.items()}
+        return replace(self, devices=small)
+
     def among(self, names: Collection[str], busy: float = 1.0) -> "Cluster":
         """The same while only these devices work, in this share of the time."""
         hosts = Counter(device.host for device in self.devices.values())

@@ -24,7 +24,7 @@ from pcp.passes.planning.cost import (
     exchange_seconds,
     wire_seconds,
 )
-from pcp.passes.planning.tensor_groups import Group
+from pcp.passes.planning.tensor_groups import Group, ranked, together
 from pcp.passes.sharding.split_batch import shares
 
 #: Microbatches for each stage that are worth a try: the bubble is small by then.
@@ -253,16 +253,13 @@ class Space:
         if tp == 1:
             return [()]
         groups = self.groups[tp]
-        ranked = sorted(range(len(groups)), key=lambda i: _work_first(groups[i]))
         found: dict[tuple[int, ...], None] = {}
-        for first in ranked:
-            chosen: list[int] = []
-            taken: set[str] = set()
-            for i in dict.fromkeys([first, *ranked]):
-                if taken.isdisjoint(groups[i].cut):
-                    taken.update(groups[i].cut)
-                    chosen.append(i)
-                    found[tuple(sorted(chosen))] = None
+        order = ranked(groups)
+        for first in order:
+            chosen = together(groups, dict.fromkeys([first, *order]))
+            found |= {
+                tuple(sorted(chosen[:n])): None for n in range(1, len(chosen) + 1)
+            }
         return list(found)
 
     def _split(
@@ -386,8 +383,3 @@ def _sum_seconds(members: int, bytes_: float, link: Link, device: Device) -> flo
     """One sum over the members."""
     wire = wire_seconds("all_reduce", members, bytes_, bytes_, link)
     return wire + exchange_seconds(bytes_, bytes_, device)
-
-
-def _work_first(group: Group) -> float:
-    """Work divided against bytes summed."""
-    return -(group.work - 50.0 * group.reduced_bytes)

@@ -28,7 +28,7 @@ from pcp.passes.analysis.memory import exchanges
 from pcp.passes.analysis.storage import Storage
 from pcp.passes.core.rewriting import HOLD
 from pcp.passes.core.walk import CONTROL_FLOW
-from pcp.wire import EAGER_BYTES
+from pcp.wire import EAGER_BYTES, FEW_MEMBERS
 
 #: Operations an element costs where it is not one.
 _SLOW = frozenset(
@@ -93,7 +93,10 @@ def wire_seconds(
     steps = {"all_reduce": 2 * (k - 1), "reduce_scatter": k - 1}.get(kind, 1)
     bytes_ = sent_bytes(kind, k, given, result)
     if kind == "all_reduce" and given <= EAGER_BYTES:
-        steps, bytes_ = 1, (k - 1) * given
+        few, along_tree = k <= FEW_MEMBERS, 2 * (k - 1).bit_length()
+        steps, bytes_ = (
+            (1, (k - 1) * given) if few else (along_tree, along_tree * given)
+        )
     if kind == "recv":
         bytes_ = result
     return steps * link.latency + bytes_ / link.bandwidth

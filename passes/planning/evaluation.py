@@ -50,6 +50,12 @@ MESH, BATCH = "mesh", "dp"
 #: What runs in a step, by mode; the others are not judged.
 STEPS = {"train": ("grad", "apply"), "grad": ("grad",), "forward": ()}
 
+#: Roles of what is kept for a parameter, under its name behind a dot.
+OF_PARAMETERS = ("state", "outer", "private")
+
+#: What runs between an island's rounds: it takes memory, and of a step no time.
+BETWEEN = "outer_step"
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -139,9 +145,9 @@ def _layout(
     whole = Layout.replicated(len(shape))
     if role == "data":
         return Layout((batch, *whole.dims[1:])) if shape else whole
-    if role == "state":
+    if role in OF_PARAMETERS:
         name = name if name in cut else name.partition(".")[2]
-    if role not in ("param", "state", "grad"):
+    elif role not in ("param", "anchor", "grad"):
         return whole if role == "loss" else None
     if name not in cut or cut[name] >= len(shape):
         return whole
@@ -229,7 +235,8 @@ class Judge:
         made = list(functions(home))
         total = PlanCost()
         for function in made:
-            total += cost.block_cost(block_of(function, 0), member)
+            if symbol_name(function) != BETWEEN:
+                total += cost.block_cost(block_of(function, 0), member)
         return total, step_bytes(made)
 
 
@@ -263,6 +270,9 @@ def step_bytes(made: list[ir.Operation]) -> float:
                 kept[key] = size_bytes(argument)
             else:
                 inside += size_bytes(argument)
+        if symbol_name(function) == BETWEEN:
+            own.append(inside + _held_between(block))
+            continue
         updates = symbol_name(function) == "apply"
         placed = [v for v in _returned(block) if updates and _in_place(v)]
         parts = _sent(block) if updates else []
@@ -270,6 +280,16 @@ def step_bytes(made: list[ir.Operation]) -> float:
         inside += temporary_bytes(block, placed, parts)
         own.append(inside)
     return float(sum(kept.values()) + max(own, default=0))
+
+
+def _held_between(block: ir.Block) -> int:
+    """Of an outer step: all that is exchanged and given at once, nothing in between."""
+    sent = [v for view in block.operations for v in _exchanged(view.operation)]
+    return sum(map(value_bytes, [*sent, *_returned(block)]))
+
+
+def _exchanged(op: ir.Operation) -> list[ir.Value]:
+    return list(op.operands) if op.name == "pcp.start" or cost.is_collective(op) else []
 
 
 def _in_place(value: ir.Value) -> bool:
@@ -286,13 +306,9 @@ def _sent(block: ir.Block) -> list[ir.Value]:
     """What is computed and then given to collectives."""
     storage = Storage.read(block)
     whole = storage.whole
-    given = [x for node in whole.nodes if _exchanges(node.op) for x in node.operands]
+    given = [x for node in whole.nodes if _exchanged(node.op) for x in node.operands]
     stored = dict.fromkeys(v for x in given for v in storage.behind[x])
     return [whole.values[v] for v in stored if v >= whole.arguments]
-
-
-def _exchanges(op: ir.Operation) -> bool:
-    return op.name == "pcp.start" or cost.is_collective(op)
 
 
 def _returned(block: ir.Block) -> list[ir.Value]:

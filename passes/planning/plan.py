@@ -23,8 +23,16 @@ from pcp.passes.core.walk import block_of, walk
 from pcp.passes.planning import pipelined, tensor_groups
 from pcp.passes.planning.candidates import Candidate, Guess, ModelSize, Space
 from pcp.passes.planning.choice import Choice, mib
-from pcp.passes.planning.evaluation import STEPS, Judge, Judged, add_mesh, annotate
+from pcp.passes.planning.evaluation import (
+    BETWEEN,
+    STEPS,
+    Judge,
+    Judged,
+    add_mesh,
+    annotate,
+)
 from pcp.passes.sharding.inline_calls import inline_calls
+from pcp.passes.sharding.mesh import read_meshes
 
 #: Ops that are partitioned in a search, all candidates together: a bound on its time.
 WORK = 16_000
@@ -192,6 +200,7 @@ class Search:
     judge: Judge
     ops: int
     module: ir.Operation
+    islands: bool = False
 
     @classmethod
     def of(
@@ -201,10 +210,17 @@ class Search:
         zero: int = 3,
         axes: dict[str, int] | None = None,
         tied: bool = False,
+        islands: bool = False,
     ) -> "Search":
-        """Read program and cluster; raises `PassError` for what cannot be planned."""
+        """Read program and cluster; raises `PassError` for what cannot be planned.
+
+        For `islands` a plan is one of as many as the cluster has room for, each on
+        devices that no plan names: it must fit in the smallest of all.
+        """
         inline_calls(module)
         machines = cluster.read(module)
+        if islands:
+            machines = machines.as_small_as_the_least()
         _check(module, machines, axes)
         mode, forward = _mode(module, func)
         model = ModelSize(forward, mode, _batch(forward), _slots(module, mode))
@@ -213,9 +229,10 @@ class Search:
         groups = {n: tensor_groups.find(forward, n) for n in sizes}
         space = Space(model, machines, groups, zero, axes)
         kept = STEPS[mode] or (symbol_name(forward),)
+        kept += (BETWEEN,) if islands else ()
         text, ops = _without_others(module, kept)
         judge = Judge(text, module.context, mode, machines, groups, tied=tied)
-        return cls(space, judge, ops, module.operation)
+        return cls(space, judge, ops, module.operation, islands)
 
     def run(self, keep: int = 0) -> Choice:
         """Guess all, judge the most promising; `PassError` when nothing fits."""
@@ -232,7 +249,7 @@ class Search:
         if not any(j.fits for j in found.judged.values()):
             least = sorted(guesses, key=lambda c: (guesses[c].memory, str(c)))
             found.add(least[:limit])
-        judged = tuple(sorted(found.judged.values(), key=_order))
+        judged = tuple(sorted(found.judged.values(), key=self._order))
         if not any(j.fits for j in judged):
             self._refuse(judged, found.impossible)
         devices = tuple(self.space.cluster.devices)
@@ -247,15 +264,28 @@ class Search:
             for c in guesses
         }
         fit = [c for c in guesses if guesses[c].memory <= DOUBT * rooms[c]]
-        ordered = sorted(fit, key=lambda c: (guesses[c].seconds, str(c)))
+        times = {c: self._time(c, guesses[c].seconds) for c in fit}
+        ordered = sorted(fit, key=lambda c: (times[c], str(c)))
         first: dict[tuple, Candidate] = {}
         orders: dict[tuple, Candidate] = {}
         for c in ordered:
-            if guesses[c].seconds <= HOPELESS * guesses[ordered[0]].seconds:
+            if times[c] <= HOPELESS * times[ordered[0]]:
                 shape = (c.devices, c.pp, c.dp, c.tp)
                 first.setdefault(shape, c)
                 orders.setdefault((*shape, c.schedule), c)
         return list(dict.fromkeys([*first.values(), *orders.values(), *ordered]))
+
+    def _time(self, c: Candidate, seconds: float) -> float:
+        """Of a step; among islands that of all of them for a batch of one."""
+        if not self.islands:
+            return seconds
+        return seconds / (len(self.space.cluster.devices) // len(c.devices))
+
+    def _order(self, judged: Judged) -> tuple:
+        """Faster first; of equals fewer devices, less sent, a lower ZeRO stage."""
+        c = judged.candidate
+        seconds = float(f"{self._time(c, judged.cost.seconds):.3g}")
+        return seconds, len(c.devices), judged.cost.sent, c.zero, str(c), c.groups
 
     def _refuse(
         self, judged: tuple[Judged, ...], impossible: Iterable[tuple[str, str]]
@@ -273,13 +303,6 @@ class Search:
         )
 
 
-def _order(judged: Judged) -> tuple:
-    """Faster first; of equals fewer devices, less sent, a lower ZeRO stage."""
-    c = judged.candidate
-    seconds = float(f"{judged.cost.seconds:.3g}")
-    return seconds, len(c.devices), judged.cost.sent, c.zero, str(c), c.groups
-
-
 # --- what the module says ---
 
 
@@ -291,7 +314,7 @@ def _check(
             module.operation,
             "no pcp.device is described; give a cluster file, which pcp probe writes",
         )
-    if any(view.operation.name == "pcp.mesh" for view in module.body.operations):
+    if read_meshes(module):
         refuse(
             module.operation,
             "it has a pcp.mesh already; leave that out to have one chosen",

@@ -8,7 +8,7 @@ factor rules that propagation goes by. What equal layers give is one group.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
@@ -83,6 +83,25 @@ def find(function: ir.Operation, members: int) -> list[Group]:
             alike.append(group)
             found.append(group)
     return found
+
+
+def ranked(groups: Sequence[Group]) -> list[int]:
+    """By the work that each divides, less what it sums."""
+    return sorted(
+        range(len(groups)),
+        key=lambda i: 50.0 * groups[i].reduced_bytes - groups[i].work,
+    )
+
+
+def together(groups: Sequence[Group], order: Iterable[int]) -> list[int]:
+    """Groups that can be cut at once: in this order, each that the others allow."""
+    chosen: list[int] = []
+    taken: set[str] = set()
+    for i in order:
+        if taken.isdisjoint(groups[i].cut):
+            taken.update(groups[i].cut)
+            chosen.append(i)
+    return chosen
 
 
 class _Finder:

@@ -10,25 +10,31 @@ from collections.abc import Sequence
 from functools import partial
 
 from pcp.errors import RuntimeFault
+from pcp.runtime.collectives.agreement import many
 from pcp.runtime.collectives.operation import Operation
 
 
 class Barrier(Operation):
-    """An operation that is over when all members have opened it; without a vote.
+    """An operation that is over when all members have opened it.
+
+    Among few members without a vote: each sees that all others have opened it.
 
     A barrier does not wait for other barriers: members may begin those of two tags in
     another order, and each waits for the operations before it anyway. With `pairs`,
     it waits for sends and receives, too.
     """
 
-    votes = False
-
     def __init__(
         self, peers: Sequence[int], timeout: float, *, pairs: bool = True
     ) -> None:
         super().__init__(peers, {"kind": "barrier"}, timeout)
+        self.votes = many(peers)
         self._pairs = pairs
         self._behind: set[Operation] = set()
+
+    @property
+    def partners(self) -> Sequence[int]:
+        return ()
 
     def announce(self) -> None:
         self._behind = set(filter(self._counts, self.group.under_way))
@@ -36,10 +42,17 @@ class Barrier(Operation):
             earlier.at_end.append(partial(self._passed, earlier))
         self._go_on()
 
-    def on_lost(self, peer: int, error: RuntimeFault) -> None:
-        """Ignore the loss of a member that has opened the barrier."""
-        if peer not in self.opened:
-            super().on_lost(peer, error)
+    def on_lost(
+        self,
+        peer: int,
+        error: RuntimeFault,
+        *,
+        left: bool = False,
+        called: bool = True,
+    ) -> None:
+        """Ignore the loss of a member that has opened it, if that is all it takes."""
+        if self.votes or peer not in self.opened:
+            super().on_lost(peer, error, left=left, called=called)
 
     @property
     def obstacle(self) -> str:

@@ -7,15 +7,31 @@ chooses the algorithm. Other engines carry out the same values
 (`engines.engine.Engine`).
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
+
+from pcp.errors import UsageError
 from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.operation import Operation
-from pcp.runtime.collectives.submit import Seconds
 
 R = TypeVar("R", covariant=True)
+Seconds = float | timedelta | None
+"""The time limit of a call; None for the communicator's."""
+
+
+def seconds(value: float | timedelta) -> float:
+    """A duration in seconds; UsageError if it is no number."""
+    if not isinstance(value, timedelta | int | float | np.number):
+        raise UsageError(f"a timeout is a number of seconds, not {value!r}")
+    given = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if math.isnan(given):
+        raise UsageError("a timeout of nan seconds would never be over")
+    return given
 
 
 @dataclass(frozen=True, eq=False)

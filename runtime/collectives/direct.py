@@ -11,9 +11,9 @@ Larger reductions follow a schedule (`scheduled_reduce`); the order of a reducti
 declared in `reduction`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,6 +137,7 @@ class Exchange(Operation):
         free: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(peers, descriptor, timeout)
+        self._partners: Iterable[int] | None = None
         self._outgoing = outgoing
         self._room = room
         self._write = commit
@@ -146,6 +147,15 @@ class Exchange(Operation):
         self.free = free
         self.bulk = largest = max(map(len, outgoing.values()), default=0)
         self.buffered = not agreed and 0 < largest <= EAGER_BYTES
+
+    def only(self, partners: Iterable[int]) -> Self:
+        """The exchange; pieces go between this member and `partners` alone."""
+        self._partners = partners
+        return self
+
+    @property
+    def partners(self) -> Iterable[int] | None:
+        return self._partners
 
     def eager(self, peer: int) -> memoryview | bytes:
         view = self._outgoing.get(peer, b"")
@@ -207,6 +217,10 @@ class Chain(Operation):
         self.bulk = len(view)
         self._at = len(view) if self._from is None else 0
         self._write = commit
+
+    @property
+    def partners(self) -> Iterable[int] | None:
+        return [peer for peer in (self._from, self._to) if peer is not None]
 
     def begin(self) -> None:
         if self._from is None:

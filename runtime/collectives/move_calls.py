@@ -64,7 +64,7 @@ class Broadcast(Tagged[NDArray]):
             outgoing=dict.fromkeys(peers, view) if at_root else {},
             room=lambda peer, _: view if peer == root else _NOTHING,
             commit=write,
-        )
+        ).only(peers if at_root else [root])
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +230,7 @@ class Permute(Tagged[NDArray]):
             outgoing=dict.fromkeys(targets, octets(array)),
             room=lambda peer, _: view if peer == source else _NOTHING,
             commit=finish,
-        )
+        ).only({*targets, *([] if source is None else [source])} - {context.rank})
 
 
 @dataclass(frozen=True, eq=False)

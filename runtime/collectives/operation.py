@@ -15,6 +15,7 @@ An operation's life, driven by frames in the loop's thread:
 * Bulk data goes to a peer after that peer opened, into memory it has set aside:
   data in flight is bounded by the operations' own buffers. Some data goes to a far
   peer before that; the peer keeps it until it opens too (`unexpected_frames`).
+* Among many members OPEN and DONE go along a tree instead (`agreement`).
 * The caller's array is written in the commit and nowhere else. A member votes
   once. When one dies, the others commit if all of them had voted, and give
   up, inputs unchanged, if one had not.
@@ -39,6 +40,7 @@ from pcp.errors import (
     RuntimeFault,
     Timeout,
 )
+from pcp.runtime.collectives.agreement import Agreement, Said
 from pcp.runtime.collectives.compiled_moves import Carriers
 from pcp.runtime.collectives.descriptor import (
     difference,
@@ -97,6 +99,8 @@ class Members(Ahead, Protocol):
 
 _SLOW_BYTES = 64 << 10
 """A pass over so many bytes takes longer than waking a peer."""
+_CALL_OUT = 0.75
+"""The part of its time after which an operation asks who is missing."""
 
 
 class Operation:
@@ -139,13 +143,12 @@ class Operation:
         self._timeout = timeout
         self._group: Members | None = None
         self._timer: Timer | None = None
+        self._to_call_out: Timer | None = None
         self._said = b""
         """This member's descriptor, as JSON bytes."""
         self._held = HeldFrames()
         self._unsent = 0
-        self._voted = False
-        self._done: set[int] = set()
-        self._gone: set[int] = set()
+        self._voted = self._announced = self._called_out = False
 
     # For subclasses to define.
 
@@ -155,6 +158,11 @@ class Operation:
     def eager(self, peer: int) -> memoryview | bytes:
         """The payload that travels with the OPEN frame to `peer`."""
         return b""
+
+    @property
+    def partners(self) -> Iterable[int] | None:
+        """The peers that data goes to or comes from; None for all."""
+        return None
 
     def begin(self) -> None:
         """Queue the frames that can be sent now (`send_data` waits for the peers)."""
@@ -205,8 +213,11 @@ class Operation:
     def start(self, group: Members) -> None:
         """Announce the operation to the peers."""
         self._group = group
+        self.agreement = Agreement(group.rank, self.peers, self.partners)
         delay = max(0.0, self.deadline - time.monotonic())
         self._timer = group.later(delay, self._expired)
+        if self.agreement.near < self.agreement.peers:
+            self._to_call_out = group.later(_CALL_OUT * delay, self._call_out)
         self.prepare()
         self._said = written(self.descriptor)
         self._unsent += 1  # data that is sent at once must not look like all of it
@@ -214,7 +225,8 @@ class Operation:
 
     def announce(self) -> None:
         """Send the OPEN frames, and begin."""
-        for peer in self.peers:
+        self._announced = True
+        for peer in self.peers if self._called_out else sorted(self.agreement.near):
             self.group.send(peer, self._frame(Kind.OPEN, self._open_payload(peer)))
         self.begin()
         self._was_sent()
@@ -238,9 +250,12 @@ class Operation:
             )
             return
         self.opened[peer] = theirs
+        if peer not in self.agreement.near:
+            self._call_out()
+            return
         self._held.caught_up(self.group, peer)
         eager_bytes = len(eager) if self.eager_data else 0
-        self.timing.join(peer, eager_bytes, last=len(self.opened) == len(self.peers))
+        self.timing.join(peer, eager_bytes, last=self.all_here)
         self.accept(peer, eager)
         for frame in self._held.take(peer):
             self.group.send(peer, frame)
@@ -255,9 +270,9 @@ class Operation:
         self.arrived(peer, header, payload)
         self._was_sent()
 
-    def on_done(self, peer: int) -> None:
-        """Handle the vote of a peer for the operation."""
-        self._done.add(peer)
+    def on_done(self, peer: int, step: int) -> None:
+        """Handle what a peer says of votes for the operation."""
+        self._say(self.agreement.hear(peer, step))
         self._progress()
 
     def on_abort(self, peer: int, lost: int | None, reason: str) -> None:
@@ -275,10 +290,21 @@ class Operation:
         if not (self.promised and self._undecided(error)):
             self.end(error)
 
-    def on_lost(self, peer: int, error: RuntimeFault) -> None:
-        """Handle the loss of a member: finish with the others, or give up."""
-        self._gone.add(peer)
-        if self._voted:
+    def on_lost(
+        self,
+        peer: int,
+        error: RuntimeFault,
+        *,
+        left: bool = False,
+        called: bool = True,
+    ) -> None:
+        """Handle a loss, or a goodbye: finish without the member, or give up.
+
+        Of a member that `left` it matters whether it had `called` the operation: if
+        not, it has happened nowhere.
+        """
+        self._say(self.agreement.lose(peer, left=left))
+        if self._voted and called:
             self._progress()
         else:
             self.give_up(error)
@@ -298,7 +324,7 @@ class Operation:
         payload = text_payload(reason)
         step = 0 if lost is None else lost + 1
         for peer in self.peers:
-            if peer != who and peer not in self._gone:
+            if peer != who and peer not in self.agreement.gone:
                 self.group.send(peer, self._frame(Kind.ABORT, payload, step, who))
 
     def end(self, error: PcpError | None = None, value: Any = None) -> None:
@@ -308,8 +334,8 @@ class Operation:
         self.over = True
         self.error = error
         self._held.drop(self._group)
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in filter(None, (self._timer, self._to_call_out)):
+            timer.cancel()
         if self._group is not None:
             for peer in self.peers if error is not None else ():
                 self._group.recall(peer, self.tag, self.seq)
@@ -428,22 +454,34 @@ class Operation:
         if self.over:
             return
         if not self._voted:
-            opened = self.buffered or len(self.opened) == len(self.peers)
+            opened = self.buffered or self.all_here
             if not opened or self._unsent or not self.complete():
                 return
             self._voted = True
             self.timing.voted = time.monotonic()
             if self.votes:
-                for peer in self.peers:
-                    self.group.send(peer, self._frame(Kind.DONE, b""))
-        if not self.votes or self._done >= set(self.peers):
+                self._say(self.agreement.vote())
+        if not self.votes or self.agreement.settled:
             self._commit()
-        elif self._done | self._gone >= set(self.peers) and not self._undecided(
-            PeerLost(
-                f"{self.name}: rank {min(self._gone)} is lost", peer=min(self._gone)
-            )
-        ):
-            self._commit()
+        elif self.agreement.exhausted:
+            lost = min(self.agreement.gone)
+            told = PeerLost(f"{self.name}: rank {lost} is lost", peer=lost)
+            if not self._undecided(told):
+                self._commit()
+
+    def _say(self, said: Said) -> None:
+        for peer, step in said:
+            self.group.send(peer, self._frame(Kind.DONE, b"", step))
+
+    def _call_out(self) -> None:
+        """Tell all members of the operation, so that each knows who is missing."""
+        if self.over or self._called_out:
+            return
+        self._called_out = True
+        for peer in sorted(self.agreement.peers - self.agreement.near):
+            if self._announced:
+                payload = self._open_payload(peer)
+                self.group.send(peer, self._frame(Kind.OPEN, payload))
 
     def _commit(self) -> None:
         self.committed = True
@@ -460,9 +498,17 @@ class Operation:
         return f"{self.name} {self.label!r}" if self.label else self.name
 
     @property
+    def all_here(self) -> bool:
+        """Whether all members that this one waits for have opened."""
+        return len(self.opened) >= len(self.agreement.near) and (
+            self.opened.keys() >= self.agreement.near
+        )
+
+    @property
     def obstacle(self) -> str:
         """The reason why the operation is not over."""
-        missing = [p for p in self.peers if p not in self.opened]
+        known = self.peers if self._called_out else sorted(self.agreement.near)
+        missing = [p for p in known if p not in self.opened]
         if missing:
             return f"rank {', '.join(map(str, missing))} never joined it"
         return "it did not finish"

@@ -6,7 +6,8 @@ rounded once at the end. `mean` is the sum divided by the number of members, in
 the accumulation type; integers have none.
 
 The order is fixed, so that all members hold the same bits:
-* up to `EAGER_BYTES` every member reduces ranks 0, 1, 2, ... in that order;
+* up to `EAGER_BYTES` every member reduces ranks 0, 1, 2, ... in that order; among
+  more than `FEW_MEMBERS` a binomial tree does (`schedule`);
 * above, chunk `c` of the array (`bounds`) is reduced along the ring, in the
   order c+1, c+2, ..., c (modulo the number of members), or in the order of the
   members behind c in another ring (`Communicator.ring_order`);
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import UsageError, nearest
-from pcp.wire import EAGER_BYTES
+from pcp.wire import EAGER_BYTES, FEW_MEMBERS
 
 LARGE_WORLD = 8
 """Beyond so many members chunks are small, and a schedule of few steps is faster."""
@@ -158,8 +159,10 @@ def bounds(count: int, parts: int) -> list[tuple[int, int]]:
 
 def declared(nbytes: int, members: int) -> str:
     """The algorithm of an all_reduce of this size that does not name one."""
-    if nbytes <= EAGER_BYTES or members == 1:
+    if members == 1:
         return "eager"
+    if nbytes <= EAGER_BYTES:
+        return "eager" if members <= FEW_MEMBERS else "tree"
     if members > LARGE_WORLD and nbytes <= members * _SMALL_CHUNK:
         return "halving_doubling"
     return "ring"

@@ -24,7 +24,7 @@ finished: divided and rounded by the member that was the last to add.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,14 +62,26 @@ class Schedule:
     sum_travels: bool = False
     """Whether the left operand is what arrives: it shows in zeros of two signs."""
 
+    @cached_property
+    def of_rank(self) -> dict[int, list[Transfer]]:
+        """The transfers of each member, in the order in which its sums need them."""
+        found: dict[int, list[Transfer]] = {rank: [] for rank in range(self.members)}
+        for transfer in self.transfers:
+            found[transfer.src].append(transfer)
+            found[transfer.dst].append(transfer)
+        for rank, own in found.items():
+            own.sort(key=lambda t, rank=rank: (t.round, t.src != rank))
+        return found
 
+
+@lru_cache(8)
 def schedule(name: str, members: int) -> Schedule:
     """The schedule of an algorithm; UsageError lists the algorithms."""
     kind, _, number = name.partition(":")
     if kind == "two_level":
         return _two_level(name, members, _node_size(name, number))
     if name == "ring":
-        return ring(range(members))
+        return ring(tuple(range(members)))
     if name not in _BUILDERS:
         raise UsageError(
             f"unknown algorithm {name!r}; there are {', '.join(_NAMES)}."
@@ -80,8 +92,9 @@ def schedule(name: str, members: int) -> Schedule:
     return Schedule(name, members, chunks(members), transfers)
 
 
+@lru_cache(8)
 def ring(
-    order: Sequence[int], *, gather: bool = True, root: int | None = None
+    order: tuple[int, ...], *, gather: bool = True, root: int | None = None
 ) -> Schedule:
     """Chunk r is summed along the ring, from behind rank r to it, who owns it then.
 
@@ -300,9 +313,7 @@ class MemberSchedule:
     @staticmethod
     def of(plan: Schedule, rank: int) -> "MemberSchedule":
         """The moves of a rank, in the order in which its sums need them."""
-        own = [t for t in plan.transfers if rank in (t.src, t.dst)]
-        own.sort(key=lambda t: (t.round, t.src != rank))
-        moves = tuple(_moves(own, rank))
+        moves = tuple(_moves(plan.of_rank[rank], rank))
         facts = plan.members, plan.chunks, plan.sum_travels
         incoming: dict[tuple[int, int], list[int]] = {}
         for index, move in enumerate(moves):
@@ -342,13 +353,13 @@ def _chunks(transfer: Transfer) -> range:
     return range(transfer.first, transfer.last)
 
 
-@lru_cache(64)
+@lru_cache(1024)
 def by_name(name: str, members: int, rank: int) -> MemberSchedule:
     """A rank's part in the algorithm of this name; UsageError."""
     return MemberSchedule.of(schedule(name, members), rank)
 
 
-@lru_cache(64)
+@lru_cache(1024)
 def along_ring(
     order: tuple[int, ...], rank: int, *, gather: bool = True, root: int | None = None
 ) -> MemberSchedule:

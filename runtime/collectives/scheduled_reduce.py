@@ -7,7 +7,7 @@ is received in its place.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -183,6 +183,10 @@ class ScheduledReduce(Operation):
         """The moves of which a large segment is on its way to the kernel."""
         self._compiled: CompiledMoves | None = None
         """The compiled loop, while it makes the moves."""
+
+    @property
+    def partners(self) -> Iterable[int] | None:
+        return {move.peer for move in self._plan.moves}
 
     def begin(self) -> None:
         count, wide = self._source.size, self._reduction.accumulator

@@ -58,6 +58,10 @@ class ThroughMemory(ScheduledReduce):
         self._unreachable = False
         """Whether an offered segment could not be mapped."""
 
+    @property
+    def partners(self) -> None:
+        """Every member maps the memory of all others."""
+
     # For subclasses to define.
 
     way: bytes

@@ -15,7 +15,7 @@ class Timing:
 
     posted: float = field(default_factory=time.monotonic)
     opened: float = 0.0
-    """When all peers had opened."""
+    """When all peers had opened that this member waits for."""
     first: float = 0.0
     """When the first data of a peer had arrived."""
     voted: float = 0.0
@@ -24,7 +24,7 @@ class Timing:
     sent: int = 0
     received: int = 0
     joined: dict[int, float] = field(default_factory=dict)
-    """When each peer had opened, as this member saw it."""
+    """When each of these peers had opened, as this member saw it."""
 
     def join(self, peer: int, nbytes: int, *, last: bool) -> None:
         """Note that a peer opened, and so many bytes of data in its frame."""

@@ -185,7 +185,7 @@ class ZeroCopyReduce(ThroughMemory):
 
     def release(self) -> None:
         super().release()
-        if self._offered is not None and self._done != set(self.peers):
+        if self._offered is not None and not self.agreement.settled:
             self._offered.segment.token = 0
             if not self.committed and self._through != "ring":
                 ARRAYS.spoil(self._offered)

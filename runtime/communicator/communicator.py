@@ -22,9 +22,9 @@ from pcp.errors import (
     PeerLost,
     UsageError,
 )
+from pcp.runtime.collectives.call import Seconds, seconds
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.pending import Pending
-from pcp.runtime.collectives.submit import Seconds, seconds
 from pcp.runtime.communicator import backend_registry, in_process_world, subgroup
 from pcp.runtime.communicator.group_communicator import (
     GroupCommunicator,

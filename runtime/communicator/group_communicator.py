@@ -13,12 +13,11 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, RuntimeFault
-from pcp.runtime.collectives.call import Call
+from pcp.runtime.collectives.call import Call, Seconds, seconds
 from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.collectives.shared_scratch import SharedScratch
-from pcp.runtime.collectives.submit import Seconds, seconds
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.communicator.collective_methods import Collectives, delegated
 from pcp.runtime.communicator.introspection import Observation

@@ -10,9 +10,7 @@ from pcp.runtime.group.group import Group
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.fault_injection import FaultPlan
 from pcp.runtime.transport.in_process import InProcessLink, join
-
-_FEW = 16
-"""Members whose pairs may all exchange heartbeats."""
+from pcp.wire import FEW_MEMBERS
 
 
 def groups(world_size: int, epoch: int, faults: Mapping[int, FaultPlan]) -> list[Group]:
@@ -48,9 +46,9 @@ def _admit(group: Group, links: Mapping[int, InProcessLink]) -> None:
 
 
 def _heartbeat(world_size: int) -> HeartbeatOptions:
-    """As many heartbeats in all, however many pairs there are.
+    """As many heartbeats in all, however many members there are.
 
     Of a member of this process one knows at once when it closes.
     """
-    usual, times = HeartbeatOptions(), max(1.0, world_size / _FEW) ** 2
+    usual, times = HeartbeatOptions(), max(1.0, world_size / FEW_MEMBERS)
     return HeartbeatOptions(times * usual.interval, times * usual.silence)

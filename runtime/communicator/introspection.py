@@ -67,9 +67,10 @@ class Observation:
         A moving average of how long after the others each member opens operations;
         all members get the same list.
         """
-        late = np.zeros((1, self._comm._group.world_size))
+        late = np.full((1, self._comm._group.world_size), np.nan)
         for peer in self.health():
-            late[0, peer.rank] = peer.lateness.value
+            if peer.lateness.count:
+                late[0, peer.rank] = peer.lateness.value
         every = self._comm.all_gather(late, tag="stragglers", timeout=timeout)
         return stragglers(every)
 

@@ -24,12 +24,14 @@ from pcp.errors import (
     RuntimeFault,
     UsageError,
 )
+from pcp.runtime.collectives.agreement import ASK, VERDICT, many
 from pcp.runtime.collectives.compiled_moves import Carriers
 from pcp.runtime.collectives.descriptor import LIMITS, abort_reason
 from pcp.runtime.collectives.metrics import Metric, Telemetry
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.group.failure_detector import FailureDetector, HeartbeatOptions
+from pcp.runtime.group.outcomes import CALLED_BYTES, Key, Outcomes, called_by
 from pcp.runtime.group.peer_health import Health, group_metrics
 from pcp.runtime.group.unexpected_frames import (
     AHEAD_BYTES,
@@ -56,6 +58,7 @@ _REMEMBERED = 32
 Fault = TypeVar("Fault", bound=PcpError)
 _NEAR_PAYLOAD = 1 << 20
 """A sum goes on when the checksum of a payload of it has come: larger ones wait."""
+_LIMITS = LIMITS | {Kind.REFUSE: MAX_TEXT, Kind.BYE: CALLED_BYTES}
 _PROCESSORS = os.cpu_count() or 1
 
 
@@ -92,8 +95,8 @@ class Group:
         """How long a peer may take to answer our goodbye, in seconds."""
         self._faults = faults
         self._ranks: dict[Link, int] = {}
-        self._operations: dict[tuple[int, int], Operation] = {}
-        self._posted: dict[int, int] = {}
+        self._operations: dict[Key, Operation] = {}
+        self._outcomes = Outcomes()
         self._turns: dict[int, itertools.count[int]] = {}
         self._unexpected = UnexpectedFrames()
         self._early: set[int] = set()
@@ -107,10 +110,9 @@ class Group:
         self._drains: dict[int, memoryview] = {}
         self._closed = False
         self._closing: list[Link] = []
-        self.arbiter: Callable[[tuple[int, int]], None] | None = None
+        self.arbiter: Callable[[Key], None] | None = None
         """The arbiter of operations with our vote when a peer is lost; None without."""
-        self._conceded: set[tuple[int, int]] = set()
-        self._doubtful: dict[tuple[int, int], Operation] = {}
+        self._doubtful: dict[Key, Operation] = {}
         self.at_close: list[Callable[[], None]] = []
         """Functions that the group calls when it closes."""
 
@@ -227,9 +229,9 @@ class Group:
             self.loop.expecting -= self._on_one_machine
         self._doubtful.pop(key, None)
         self._remember(operation)
-        if self.arbiter is not None and not operation.committed:
-            self._conceded.add(key)
-        self.health.waited(operation.timing, len(operation.peers))
+        if not operation.committed:
+            self._outcomes.refuse(key)
+        self.health.waited(operation.timing)
         self.telemetry.ended(operation, self.rank, self.epoch, self.links)
 
     def arbitrate(self, operation: Operation) -> bool:
@@ -264,25 +266,22 @@ class Group:
         return len(self._operations)
 
     @property
-    def doubtful(self) -> list[tuple[int, int]]:
+    def doubtful(self) -> list[Key]:
         """The operations that wait for a decision."""
         return list(self._doubtful)
 
-    def concede(self, key: tuple[int, int]) -> bool:
+    def concede(self, key: Key) -> bool:
         """Whether this member voted for an operation; if not, it never will."""
         operation = self._operations.get(key)
         if operation is not None:
             if not operation.promise():
                 operation.give_up(again(self.fault or _given_up()))
             return operation.voted
-        if key in self._conceded:
-            return False
-        if key[1] < self._posted.get(key[0], 0):
-            return True
-        self._conceded.add(key)
-        return False
+        if not (happened := self._outcomes.happened(key)):
+            self._outcomes.refuse(key)
+        return happened
 
-    def decided(self, key: tuple[int, int], commit: bool) -> None:
+    def decided(self, key: Key, commit: bool) -> None:
         """Carry out the arbiter's decision about an operation."""
         operation = self._doubtful.pop(key, None)
         if operation is not None:
@@ -300,13 +299,15 @@ class Group:
         """Start an operation whose tag and seq are set."""
         key = (operation.tag, operation.seq)
         unexpected = self._unexpected.take(key)
-        self._posted[operation.tag] = operation.seq + 1
-        if self.fault is not None or key in self._conceded:
+        self._outcomes.post(key)
+        if self.fault is not None or self._outcomes.refused(key):
+            self._outcomes.refuse(key)
             self._refuse(operation, again(self.fault or _given_up()))
             return
         gone = self._left.intersection(operation.peers)
         if len(self._operations) >= MAX_IN_FLIGHT:
             told = f"more than {MAX_IN_FLIGHT} operations under way; wait"
+            self._outcomes.refuse(key)
             self._refuse(operation, UsageError(told))
             return
         self._operations[key] = operation
@@ -319,7 +320,7 @@ class Group:
         for peer, header, payload in unexpected:
             self._guarded(peer, self._dispatch, peer, header, payload, early=True)
         for peer in gone:
-            operation.on_lost(peer, self._left_error(peer))
+            operation.on_lost(peer, self._left_error(peer), left=True)
 
     # Ending.
 
@@ -346,13 +347,14 @@ class Group:
         self.telemetry.keep(self._ranks)
         for what in self.at_close:
             what()
+        called = self._outcomes.called() if many(range(self.world_size - 1)) else b""
         links, self.links = self.links, {}
         self._closing += links.values()
         for link in links.values():
             if crash:
                 link.sever()
             else:
-                link.send(Frame(Kind.BYE))
+                link.send(Frame(Kind.BYE, payload=called))
                 link.close(flush=self.farewell)
 
     # For links (`link.Sink`).
@@ -364,12 +366,11 @@ class Group:
             operation = self._operations.get((header.tag, header.seq))
             if operation is not None:
                 return operation.place(rank, header)
-            if self._stale(header) or self.fault is not None:
+            if self._outcomes.stale((header.tag, header.seq)) or self.fault is not None:
                 return self._waste(rank, header.length)
             self._early.add(rank)
             return self._unexpected.room((header.tag, header.seq), rank, header.length)
-        limit = MAX_TEXT if header.kind is Kind.REFUSE else LIMITS.get(header.kind, 0)
-        if header.length > limit:
+        if header.length > _LIMITS.get(header.kind, 0):
             raise ProtocolError(
                 f"rank {rank} sent {header.length} bytes of {header.kind.name}"
             )
@@ -401,7 +402,7 @@ class Group:
             case Kind.BREAK:
                 self._break(CollectiveAborted(f"rank {rank}: {text(payload)}"))
             case Kind.BYE:
-                self._leave(rank)
+                self._leave(rank, called_by(payload))
             case Kind.PING:
                 self.health.heard(rank, link, header)
             case Kind.REFUSE:  # it takes no more frames of this link, and says why
@@ -419,6 +420,9 @@ class Group:
     # Inside.
 
     def _refuse(self, operation: Operation, error: PcpError) -> None:
+        # Among few nobody votes before this member has opened the operation.
+        for peer in operation.peers if many(operation.peers) else ():
+            self._vote_against(peer, (operation.tag, operation.seq))
         operation.end(error)
         self._remember(operation)
 
@@ -426,16 +430,17 @@ class Group:
         if operation.error is not None and not operation.pending.cancelled():
             self.failures.append((operation.title, again(operation.error)))
 
-    def _stale(self, header: Header) -> bool:
-        return header.seq < self._posted.get(header.tag, 0)
-
     def _dispatch(
         self, rank: int, header: Header, payload: memoryview, *, early: bool = False
     ) -> None:
         key = (header.tag, header.seq)
         operation = self._operations.get(key)
         if operation is None:
-            if self._stale(header):
+            asked = header.kind is Kind.DONE and header.step == ASK
+            stale = self._outcomes.stale(key)
+            if asked and (stale or self.fault is not None):
+                self._answer(rank, key)
+            elif stale:
                 # Frames of an operation that was skipped here may be kept all the same.
                 if header.kind is Kind.ABORT:
                     self._unexpected.drop_data(key, rank)
@@ -452,9 +457,20 @@ class Group:
                     payload = room
                 operation.on_data(rank, header, payload)
             case Kind.DONE:
-                operation.on_done(rank)
+                operation.on_done(rank, header.step)
             case Kind.ABORT:
                 operation.on_abort(*abort_reason(header, payload))
+
+    def _answer(self, rank: int, key: Key) -> None:
+        """Tell a member that asks what became of an operation which is over here."""
+        if self.concede(key):
+            self.send(rank, Frame(Kind.DONE, *key, VERDICT))
+        else:
+            self._vote_against(rank, key)
+
+    def _vote_against(self, rank: int, key: Key) -> None:
+        told = text_payload(f"rank {self.rank} never voted for it")
+        self.send(rank, Frame(Kind.ABORT, *key, 0, self.rank, told))
 
     def _guarded(
         self, peer: int, what: Callable[..., None], *args: object, **more: object
@@ -480,13 +496,16 @@ class Group:
     def _left_error(self, rank: int) -> PeerLost:
         return PeerLost(f"rank {rank} left the group", peer=rank)
 
-    def _leave(self, rank: int) -> None:
+    def _leave(self, rank: int, called: dict[int, int]) -> None:
         """Handle a BYE: only operations that need the member are affected."""
         self._left.add(rank)
         self._unexpected.left(rank)
         link = self.links.pop(rank, None)
         for operation in list(self._operations.values()):
-            operation.on_lost(rank, self._left_error(rank))
+            known = operation.seq < called.get(operation.tag, 0)
+            error = self._left_error(rank)
+            known = known or not many(operation.peers)  # or it could not have voted
+            operation.on_lost(rank, error, left=True, called=known)
         if link is not None:
             self._closing.append(link)
             link.close(flush=self.farewell)

@@ -83,12 +83,12 @@ class Health:
         peer.asked, peer.waiting = now, True
         link.send(Frame(Kind.PING, step=ASK, offset=now))
 
-    def beat(self, rank: int, link: "Link", interval: float) -> None:
-        """At a heartbeat: ask for an echo, and measure the bytes since the last one."""
+    def beat(self, rank: int, link: "Link", interval: float, *, ask: bool) -> None:
+        """At a heartbeat: measure the bytes since the last one; `ask` for an echo."""
         peer, now = self.peers[rank], time.monotonic()
         # An echo behind much data is late; one may get lost.
         pause = _PATIENCE * interval if peer.waiting else interval
-        if now - peer.asked / 1e9 >= pause:
+        if ask and now - peer.asked / 1e9 >= pause:
             self.ask(rank, link)
         counts = (now, link.bytes_sent, link.bytes_received)
         if peer.beaten is not None and now > peer.beaten[0]:
@@ -115,9 +115,9 @@ class Health:
             peer.round_trip.add(trip / 1e9)
             peer.echoes.append((trip / 1e9, (header.tag - middle) / 1e9))
 
-    def waited(self, timing: Timing, peers: int) -> None:
-        """Measure the lateness of each peer, once an operation has all members."""
-        if len(timing.joined) == peers:
+    def waited(self, timing: Timing) -> None:
+        """Measure the lateness of the peers whose opening an operation waited for."""
+        if timing.opened:
             for rank, when in timing.joined.items():
                 self.peers[rank].lateness.add(max(0.0, when - timing.posted))
 
@@ -194,12 +194,12 @@ class Straggler:
 
 
 def stragglers(lateness: NDArray) -> list[Straggler]:
-    """The members, the latest first; row r of `lateness` is measured by member r."""
-    size = len(lateness)
-    seen = [
-        float(np.median([lateness[r, rank] for r in range(size) if r != rank] or [0]))
-        for rank in range(size)
-    ]
+    """The members, the latest first; row r of `lateness` is measured by member r.
+
+    It is nan where a member has not measured another: among many each hears of few.
+    """
+    columns = (column[~np.isnan(column)] for column in lateness.T)
+    seen = [float(np.median(column)) if column.size else 0.0 for column in columns]
     total = sum(seen)
     found = [
         Straggler(rank, late, late / total if total else 0.0)

@@ -8,6 +8,7 @@ peer has bounds of its own, so that one cannot use up the room of another.
 from collections import Counter
 
 from pcp.errors import ProtocolError
+from pcp.runtime.collectives.agreement import ASK
 from pcp.runtime.transport.frame import Header, Kind
 from pcp.wire import EAGER_BYTES
 
@@ -20,6 +21,7 @@ AHEAD_BYTES = 16 << 20
 _LEAST = AHEAD_BYTES // (MAX_FRAMES - 2 * MAX_IN_FLIGHT)
 
 Key = tuple[int, int]
+"""An operation: tag and seq."""
 UnexpectedFrame = tuple[int, Header, memoryview]
 
 
@@ -80,7 +82,8 @@ class UnexpectedFrames:
             kept.clear()
 
     def _check_word(self, key: Key, rank: int, header: Header) -> None:
-        if header.kind not in (Kind.OPEN, Kind.ABORT):
+        asked = header.kind is Kind.DONE and header.step == ASK
+        if header.kind not in (Kind.OPEN, Kind.ABORT) and not asked:
             raise ProtocolError(
                 f"rank {rank} sent {header.kind.name} of an operation nobody opened"
             )

@@ -30,12 +30,13 @@ from pcp import strict_json
 from pcp.errors import ProtocolError
 
 MAGIC = b"pcpR"
-VERSION = 6
+VERSION = 7
 """2: data may come before its receiver has opened the operation. 3: offers of memory
 stand behind the descriptor. 4: XXH3 instead of sums of words. 5: the transfers of
 every schedule have the number of their round, and sums come back finished. 6: a
 checksum may stand behind its payload, and DATA frames have the lengths of what is ready
-when they are sent."""
+when they are sent. 7: many members agree along a tree; a goodbye among many says what
+its member had called."""
 TRAILED = 1
 """Flag: the payload's checksum follows it, in four bytes."""
 UNCHECKED = 2
@@ -63,7 +64,8 @@ class Kind(IntEnum):
     DATA = 5
     """A segment of an operation's bytes."""
     DONE = 6
-    """The sender's vote: its part of the operation is complete."""
+    """The sender's vote: its part of the operation is complete. Among many, what it
+    knows of votes; see `agreement`."""
     ABORT = 7
     """The sender's vote against: it gave the operation up (text)."""
     LOST = 8
@@ -73,7 +75,7 @@ class Kind(IntEnum):
     PING = 10
     """A heartbeat; its step may ask for an echo, or be one (`peer_health`)."""
     BYE = 11
-    """The sender leaves on purpose."""
+    """The sender leaves on purpose; among many, after what it had called."""
     SHARE = 12
     """The sender offers memory for its payloads (JSON); see `shared_memory`."""
     GRANT = 13

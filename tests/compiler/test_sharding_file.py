@@ -148,3 +148,14 @@ def test_an_axis_of_stages_cuts_no_tensor() -> None:
     mesh = Mesh("m", {"pp": 2, "tp": 2})
     (line,) = idle(parse(FORWARD), mesh, besides="pp")
     assert line.startswith('axis "tp" cuts no tensor')
+
+
+def test_parameters_are_cut_along_tp_unless_somebody_says_how() -> None:
+    """As the planner groups them; a program that cuts something is left alone."""
+    cut = '#pcp.sharding<@m, [[], ["tp"]], [], []>'
+    mesh = Mesh("m", {"tp": 2})
+    for model, found in ((MODEL, True), (SAID, False), (FORWARD, False)):
+        module = parse(model)
+        with module.context:
+            annotate(module, mesh, None)
+        assert (cut in str(module)) == found

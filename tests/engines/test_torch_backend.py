@@ -1,11 +1,14 @@
 """torch.distributed on pcp against Gloo: collectives, DDP, subgroups, DTensor."""
 
 import pytest
+import torch
 import torch.distributed as dist
 from helpers.servers.processes import Processes, free_port
 
 from pcp.engines.torch_ops import word_of
+from pcp.engines.torch_sparse import all_reduce_sparse
 from pcp.errors import UsageError
+from pcp.runtime import Communicator
 
 SECONDS = 150
 
@@ -30,7 +33,7 @@ def test_every_rank_agrees_with_gloo(world):
             assert rank.wait(SECONDS) == 0, rank.text
             said = {line for line in rank.lines if line.startswith("ok ")}
             wanted = {"ddp", "beyond", "subgroups", "sharded", "end", "reduce_scatter"}
-            wanted.add("hooks")
+            wanted |= {"hooks", "sparse", "sparse ddp"}
             assert {f"ok {name}" for name in wanted} <= said
             assert len(said) > 80
 
@@ -63,3 +66,13 @@ def test_a_reduction_that_is_not_there_is_named():
         word_of(op)
     with pytest.raises(UsageError, match="no BAND here"):
         word_of(dist.ReduceOp.BAND)
+
+
+def test_sparse_tensors_that_cannot_be_added_are_refused() -> None:
+    (alone,) = Communicator.in_process(1)
+    with alone:
+        tensor = torch.eye(3).to_sparse()
+        with pytest.raises(UsageError, match="max of sparse tensors"):
+            all_reduce_sparse(alone, tensor, "max", None)
+        with pytest.raises(UsageError, match=r"not torch\.strided"):
+            all_reduce_sparse(alone, torch.eye(3), "sum", None)

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from helpers.simulation.along_trees import along_trees
 from helpers.worlds.communicators import (
     endpoints,
     eventually,
@@ -23,6 +24,7 @@ from helpers.worlds.communicators import (
 from helpers.worlds.member_process import SIZE, contribution
 
 from pcp.errors import CollectiveAborted, PeerLost, ProtocolError, Timeout
+from pcp.runtime.collectives.agreement import SUBTREE
 from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.group.rendezvous import Rendezvous
@@ -91,6 +93,36 @@ def test_survivors_get_peer_lost_keep_their_inputs_and_carry_on(phase):
         sums = together(survivors, lambda c: c.all_reduce(contribution(c.rank)))
         wanted = reference([contribution(0), contribution(1)]).tobytes()
         assert [s.tobytes() for s in sums] == [wanted] * 2
+
+
+@pytest.mark.parametrize(
+    ("kill", "survives"),
+    [
+        ({"kind": "OPEN", "skip": 1}, False),
+        ({"kind": "DATA", "step": 0}, False),
+        ({"kind": "DATA", "step": 2, "skip": 1}, False),
+        # It has its part, and dies with the word that it has: the others have theirs.
+        ({"kind": "DONE", "step": SUBTREE, "skip": 1}, True),
+    ],
+    ids=["opening", "reduce-scatter", "all-gather", "vote"],
+)
+def test_a_death_at_each_step_along_a_tree(kill, survives) -> None:
+    with (
+        along_trees(),
+        member(do="all_reduce", kill=kill, trees=True) as child,
+        endpoints(2) as made,
+    ):
+        comms = form_with(child, made)
+        assert child.line() == "formed"
+        results = together(comms, reduce_one)
+        assert child.wait() == -signal.SIGKILL
+        for fault, unchanged in results:
+            assert unchanged != survives
+            assert survives or (isinstance(fault, PeerLost) and fault.peer == 2), fault
+        if survives:
+            wanted = reference([contribution(rank) for rank in range(3)])
+            for result, _ in results:
+                np.testing.assert_array_equal(result, wanted)
 
 
 def test_death_between_two_votes_is_a_success_for_all():

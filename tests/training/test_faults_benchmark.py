@@ -2,10 +2,13 @@
 
 import random
 from collections import Counter
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from helpers.repository.sources import ROOT
+
+from pcp.training.storage.island_parts import joined_digest
 
 pytest.importorskip("psutil")
 
@@ -18,14 +21,17 @@ def path(monkeypatch):
 class Still:
     """A run of one worker that holds a round, as a `faults_run.Run`."""
 
-    def __init__(self, committed):
+    def __init__(self, committed, ranks):
         self.digests = lambda: committed
+        self._worker = {"address": "here"}
+        if ranks:
+            self._worker["ranks"] = [{"address": at} for at in ranks]
 
     def status(self):
-        return {"workers": [{"address": "here"}]}
+        return {"workers": [self._worker]}
 
 
-def _audit(monkeypatch, committed, snapshot):
+def _audit(monkeypatch, committed, snapshot, ranks=()):
     import faults_audit
 
     monkeypatch.setattr(faults_audit, "fetch_snapshot", snapshot)
@@ -33,7 +39,7 @@ def _audit(monkeypatch, committed, snapshot):
         faults_audit.safetensors_io, "digest", lambda arrays: arrays["x"]
     )
     monkeypatch.setattr(faults_audit, "shared_part", lambda arrays: arrays)
-    with faults_audit.Audit(Still(committed)) as audit:
+    with faults_audit.Audit(Still(committed, ranks)) as audit:
         return audit.close()
 
 
@@ -50,6 +56,18 @@ def test_an_audit_refuses_what_was_not_committed(monkeypatch, committed):
 def test_an_audit_that_saw_nothing_proves_nothing(monkeypatch):
     with pytest.raises(AssertionError, match="no state was looked at"):
         _audit(monkeypatch, {}, lambda *_: (0, {}))
+
+
+def test_an_island_is_what_its_ranks_hold_together(monkeypatch):
+    """Ranks of unlike rounds are between two of them."""
+    both = joined_digest(["d0", "d1"])
+    held = {"0": (3, {"x": "d0"}), "1": (3, {"x": "d1"}), "2": (2, {"x": "d1"})}
+    look = partial(_audit, monkeypatch, {3: {both}}, lambda at, _: held[at])
+    assert look(["0", "1"]) == 1
+    with pytest.raises(AssertionError, match="round 3: another state"):
+        look(["1", "0"])
+    with pytest.raises(AssertionError, match="no state was looked at"):
+        look(["0", "2"])
 
 
 def test_an_audit_that_fails_says_so(monkeypatch):

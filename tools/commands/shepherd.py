@@ -111,8 +111,9 @@ def _main(argv: Sequence[str]) -> int:
     require_protection(flags.host, protected, flags.insecure)
     flags.changes = jobs.with_islands(flags)
     experiment = jobs.read_run(flags)
-    jobs.check_islands(flags, experiment)
     jobs.check_compiler(experiment.model_path)
+    experiment = jobs.planned(experiment)
+    jobs.check_islands(flags, experiment)
     voters = _voters(flags, protected)
     serve = partial(_run, flags, tag_of(protected) if flags.announce else None)
     # What another shepherd wrote is gone on with.

@@ -112,8 +112,9 @@ def _main(argv: Sequence[str]) -> int:
     request = hf_training.requested(flags)
     flags.changes = jobs.with_islands(flags)
     experiment = jobs.read_run(flags, flags.hf)
-    jobs.check_islands(flags, experiment)
     jobs.check_compiler(experiment.model_path)
+    experiment = jobs.planned(experiment)
+    jobs.check_islands(flags, experiment)
     if request is not None:
         experiment = hf_training.prepared(experiment, request)
     place = Place(
@@ -150,6 +151,7 @@ def train(
 ) -> Trained:
     """Train here as the command does, without its web page."""
     jobs.check_compiler(experiment.model_path)
+    experiment = jobs.planned(experiment)
     started = _started(experiment, place)
     again = resume or experiment.should_resume
     folder, _ = jobs.run_folder(experiment, resume=again, where=where)

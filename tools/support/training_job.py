@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pcp import strict_json
+from pcp.bundle import sha256
 from pcp.errors import ConfigError, UsageError
 from pcp.mesh import WORKERS
 from pcp.passes.core import spec as specs
@@ -28,6 +30,10 @@ from pcp.training.config.experiment import Experiment
 from pcp.training.data.formats.table import check_readable
 from pcp.training.observe.metrics import Observer
 from pcp.training.storage.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from pcp.passes.planning.choice import Choice
+    from pcp.passes.planning.evaluation import Judged
 
 
 def check_compiler(model: str) -> None:
@@ -55,6 +61,11 @@ def add_set(parser: Parser) -> None:
 def add_islands(parser: Parser) -> None:
     """The flags of islands, of all commands that hold a shepherd."""
     add = parser.add_argument
+    add(
+        "--cluster",
+        metavar="FILE",
+        help="devices, as pcp probe writes them: an island's mesh is chosen for them",
+    )
     add("--islands", type=int, metavar="N", help="as --workers, where a mesh is given")
     add(
         "--mesh",
@@ -71,6 +82,8 @@ def with_islands(flags: Namespace) -> list[tuple[str, object]]:
     changes = list(flags.changes)
     if flags.mesh is not None:
         changes.append(("mesh", flags.mesh))
+    if flags.cluster is not None:
+        changes.append(("cluster", str(Path(flags.cluster).absolute())))
     if flags.islands is not None:
         if flags.workers is not None:
             raise UsageError("--islands, --workers: an island is a worker; say one")
@@ -249,8 +262,6 @@ def compiler_for(
 
     def compile_for(target: str) -> bytes:
         from pcp.compiler import driver
-        from pcp.compiler.options import CompileOptions
-        from pcp.tools.support.cache_folder import cache_folder
 
         began = time.monotonic()
         what, file = f"compiling for {target}", Path(path)
@@ -258,23 +269,7 @@ def compiler_for(
         about = expected(what, size)
         how_long = "" if about is None else f" (up to {about:.0f} s)"
         report(f"compiling {Path(path).name} for {target}{how_long} ...")
-        options = CompileOptions(
-            targets=(target,),
-            mode="train",
-            optimizer=optimizer_text(experiment),
-            algorithm=algorithm_text(experiment),
-            batch=in_graph_batch(experiment),
-            mesh=f"{WORKERS}=elastic,{experiment.mesh}" if experiment.mesh else None,
-            sharding=experiment.sharding,
-            memory=experiment.memory,
-            precision=experiment.precision,
-            layers=experiment.layers,
-            lora=experiment.lora,
-            freeze=experiment.freeze,
-            ema=experiment.ema,
-            cache=cache_folder(),
-            source=path,
-        )
+        options = _options(experiment, targets=(target,))
         model = read_model(path)
         inspected(experiment, model)
         with doing(what, size, shown=False):  # the screen is the run's
@@ -284,6 +279,117 @@ def compiler_for(
         return content
 
     return compile_for
+
+
+def _options(experiment: Experiment, **where: Any) -> Any:
+    """How the experiment's model is compiled, and `where` it is to run.
+
+    The compiler is imported only here.
+    """
+    from pcp.compiler.options import CompileOptions
+    from pcp.tools.support.cache_folder import cache_folder
+
+    spread = experiment.mesh is not None
+    said: dict[str, Any] = dict(
+        mode="train",
+        optimizer=optimizer_text(experiment),
+        algorithm=algorithm_text(experiment),
+        batch=in_graph_batch(experiment),
+        mesh=f"{WORKERS}=elastic,{experiment.mesh}" if spread else None,
+        sharding=experiment.sharding,
+        zero=experiment.zero,
+        microbatches=experiment.microbatches,
+        memory=experiment.memory,
+        precision=experiment.precision,
+        layers=experiment.layers,
+        lora=experiment.lora,
+        freeze=experiment.freeze,
+        ema=experiment.ema,
+        cache=cache_folder(),
+        source=experiment.model_path,
+    )
+    return CompileOptions(**said | where)
+
+
+LAYOUTS = "layouts"
+"""Files of planned layouts, in the folder of the runs."""
+
+
+def planned(experiment: Experiment, report: Callable[[str], None] = say) -> Experiment:
+    """The experiment with an island's mesh, if it names a cluster to choose one for.
+
+    Taken is what lets all islands that there are devices for train most in a second,
+    where one fits in the memory of the smallest device. A mesh that is given is judged
+    alone. `PassError` where nothing fits, with the least memory that would do.
+    """
+    if experiment.cluster is None:
+        return experiment
+    if experiment.model_path.endswith(".pcp"):
+        raise ConfigError(
+            f"cluster {experiment.cluster}: {experiment.model_path} is compiled "
+            "already; name the model, or leave the cluster out"
+        )
+    from pcp.compiler import driver
+
+    left = ("mesh", "sharding", "microbatches", "memory")
+    open_ = experiment.model_copy(update=dict.fromkeys(left) | {"zero": 0})
+    options = _options(open_, cluster=Path(experiment.cluster))
+    model, axes = read_model(experiment.model_path), experiment.axes or None
+    choice = driver.plan(model, options, axes=axes, islands=True)
+    taken = _best(choice)
+    for line in _told(choice, taken):
+        report(line)
+    plan = taken.candidate
+    axes = [f"{axis}={n}" for axis, n in plan.axes.items() if n > 1]
+    layouts = choice.sharding(plan) if experiment.sharding is None else {}
+    changes = {
+        "mesh": ",".join(axes) or None,
+        "zero": plan.zero if plan.dp > 1 else 0,
+        "microbatches": plan.microbatches if plan.pp > 1 else None,
+        "workers": len(choice.devices) // len(plan.devices),
+    } | ({"sharding": _written(experiment, layouts)} if layouts else {})
+    return experiment.model_copy(update=changes)
+
+
+def _best(choice: "Choice") -> "Judged":
+    """The fastest that fits, its stages in the order that islands have."""
+    from pcp.compiler.options import DEFAULT_SCHEDULE
+
+    orders = ("", DEFAULT_SCHEDULE)
+    fit = [j for j in choice.judged if j.fits and j.candidate.schedule in orders]
+    if not fit:
+        raise ConfigError(
+            f"no plan with stages in the order {DEFAULT_SCHEDULE} fits in memory, and "
+            "islands have no other; `pcp plan` lists them all"
+        )
+    return fit[0]
+
+
+def _told(choice: "Choice", taken: "Judged") -> list[str]:
+    """What was taken, and what it was weighed against."""
+    from pcp.passes.planning.choice import mib
+
+    plan, others = taken.candidate, len(choice.judged) - 1
+    islands = len(choice.devices) // len(plan.devices)
+    made = f"{islands} islands of {plan}" if len(plan.devices) > 1 else "whole workers"
+    lines = [
+        f"planned for {len(choice.devices)} devices: {made}, "
+        f"{1e3 * taken.cost.seconds:.1f} ms a step, holding {mib(taken.memory)} of the "
+        f"{mib(taken.room)} of the smallest; {others} other plans judged"
+    ]
+    if cut := choice.describe(plan):
+        lines.append(f"cut along tp: {cut}")
+    return lines
+
+
+def _written(experiment: Experiment, layouts: dict[str, Any]) -> str:
+    """The file of these layouts; the same ones are written once."""
+    content = strict_json.dumps({"tensors": layouts}).encode()
+    folder = Path(experiment.checkpoint_dir) / LAYOUTS
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{sha256(content)[:16]}.json"
+    path.write_bytes(content)
+    return str(path)
 
 
 def _from_bundle(path: str, target: str) -> bytes:

@@ -253,6 +253,22 @@ class Experiment(BaseModel):
         description="how named tensors lie over the mesh: a file, auto or none, as "
         "pcp-compile --sharding takes it",
     )
+    zero: Literal[0, 1, 2, 3] = Field(
+        0,
+        description="ZeRO stage: what of optimizer state, gradients and parameters "
+        'the members of a mesh\'s axis "dp" share',
+    )
+    microbatches: int | None = Field(
+        None,
+        gt=0,
+        description='parts of a batch that pass the stages of a mesh\'s axis "pp" one '
+        "behind another; null: as many as there are stages",
+    )
+    cluster: str | None = Field(
+        None,
+        description="a file of devices, as pcp probe writes it: the mesh is chosen for "
+        "it, and every device must have the memory",
+    )
     workers: int = Field(
         2, gt=0, description="workers, or islands, to wait for before round 1"
     )

@@ -1,4 +1,4 @@
-"""Members of a fixed group that reduce, meet at barriers and leave, as it is drawn.
+"""Members of a fixed group that reduce, broadcast, meet and leave, as it is drawn.
 
 `Group`, the operations and the barrier are the real ones; connections deliver one
 frame at a time, in an order drawn from a seed (`simulated_members.Wire`). Members
@@ -8,14 +8,16 @@ are killed, and what they sent last may be lost with them.
 
 import heapq
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from helpers.simulation.event_queues import EventQueues
 from helpers.simulation.members import Clock, Wire
 
 from pcp.runtime.collectives.barrier import Barrier
+from pcp.runtime.collectives.call import Call
 from pcp.runtime.collectives.member_context import MemberContext
+from pcp.runtime.collectives.move_calls import Broadcast
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.reduce_calls import AllReduce
 from pcp.runtime.group.failure_detector import HeartbeatOptions
@@ -25,6 +27,15 @@ PHASES = 3
 MAX_EVENTS = 20_000
 SIZES = (3, 20_000)
 """Elements: one array goes with the first frames, one along the ring."""
+
+
+class Drawn(NamedTuple):
+    """A call that all members make."""
+
+    size: int
+    """Elements."""
+    root: int | None
+    """The root of a broadcast; None for a sum."""
 
 
 class Member:
@@ -37,7 +48,7 @@ class Member:
         self.context = MemberContext(rank, size)
         self.alive, self.phase = True, 0
         self.reductions: list[tuple[Operation, np.ndarray]] = []
-        """In the order in which they were called."""
+        """The operations and their arrays, in the order of the calls."""
         self.failed = False
         self._seq = itertools.count()
 
@@ -48,8 +59,8 @@ class Member:
 
     def go_on(self) -> None:
         """The next phase: some reductions, then a barrier or the end."""
-        for size in self.world.sizes[self.phase]:
-            self._reduce(size)
+        for drawn in self.world.calls[self.phase]:
+            self._call(drawn)
         self.phase += 1
         if self.phase == PHASES:
             self._leave()
@@ -58,9 +69,12 @@ class Member:
         barrier.pending.add_done_callback(self._met)
         self._post(barrier)
 
-    def _reduce(self, size: int) -> None:
-        array = np.full(size, 1 << self.rank, np.int64)
-        operation = AllReduce(array).operation(self.context, 1e9)
+    def _call(self, drawn: Drawn) -> None:
+        array = np.full(drawn.size, 1 << self.rank, np.int64)
+        call: Call = AllReduce(array)
+        if drawn.root is not None:
+            call = Broadcast(array, drawn.root)
+        operation = call.operation(self.context, 1e9)
         self.reductions.append((operation, array))
         self._post(operation)
 
@@ -87,14 +101,17 @@ class Member:
 class Farewells(EventQueues):
     """One run; everything follows from the seed."""
 
-    def __init__(self, seed: int, *, members: int = 3, kills: int = 0) -> None:
+    def __init__(
+        self, seed: int, *, members: int = 3, kills: int = 0, broadcasts: bool = False
+    ) -> None:
         super().__init__(seed)
         self.seed = seed
         self.members = [Member(self, rank, members) for rank in range(members)]
         draw = self.random
-        self.sizes = [
-            [draw.choice(SIZES) for _ in range(draw.randrange(3))]
-            for _ in range(PHASES)
+        roots = [None, *range(members)] if broadcasts else [None]
+        self.calls = [
+            [Drawn(draw.choice(SIZES), draw.choice(roots)) for _ in range(many)]
+            for many in (draw.randrange(3) for _ in range(PHASES))
         ]
         self.events = 0
         self._kills = sorted(draw.randrange(10, 200) for _ in range(kills))
@@ -155,21 +172,24 @@ class Farewells(EventQueues):
 
     def check_barrier(self, member: Member) -> None:
         """Behind a barrier, what any member called before it has happened on all."""
-        count = sum(len(sizes) for sizes in self.sizes[: member.phase])
+        count = sum(map(len, self.calls[: member.phase]))
         for other in (m for m in self.members if m.alive):
             ended = [operation.over for operation, _ in other.reductions[:count]]
             at = f"seed {self.seed}: past barrier {member.phase} of {member.name}"
             assert ended == [True] * count, f"{at}, {other.name} has {ended}"
 
     def _check(self) -> None:
-        """The living agree about every reduction; without deaths all have happened."""
+        """The living agree about every operation; without deaths all have happened."""
         whole = (1 << len(self.members)) - 1
+        calls = list(itertools.chain.from_iterable(self.calls))
         living = [m for m in self.members if m.alive]
         for turn, held in enumerate(zip(*(m.reductions for m in living), strict=False)):
             done = {operation.committed for operation, _ in held}
-            told = f"seed {self.seed}: reduction {turn}: {done}"
+            told = f"seed {self.seed}: operation {turn}: {done}"
             assert len(done) == 1, told
             assert done == {True} or len(living) < len(self.members), told
             for member, (operation, array) in zip(living, held, strict=True):
-                want = whole if operation.committed else 1 << member.rank
+                root = calls[turn].root
+                result = whole if root is None else 1 << root
+                want = result if operation.committed else 1 << member.rank
                 assert (array == want).all(), told

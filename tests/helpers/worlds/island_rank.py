@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from pcp.runtime import Endpoint
+from pcp.runtime.program import devices
 from pcp.training.trainer.load import load_made
 from pcp.training.wire.messages import (
     Commit,
@@ -61,10 +62,13 @@ class Doomed(Worker):
 
 
 def main(name: str, port: str, point: str = "", round_: str = "0") -> None:
-    """Work for the shepherd on `port`."""
+    """Work for the shepherd on `port`, and say how much the device held."""
+    devices._ALLOCATORS.clear()  # what a cache keeps would count
+    opened: list[Any] = []
 
     def load(content: bytes, coordinate: int = 0) -> Any:
         made = load_made(content, "the bundle", "local-sync", "cpu", coordinate)
+        opened.append(made.functions.program.device)
         return worker.armed(made)
 
     worker = Doomed(
@@ -76,6 +80,8 @@ def main(name: str, port: str, point: str = "", round_: str = "0") -> None:
         lambda line: print(line, flush=True),
     )
     print(f"ended: {worker.run()}", flush=True)
+    most = [device.hal.allocator.statistics["device_bytes_peak"] for device in opened]
+    print(f"held at most {max(most, default=0)} bytes", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Run with one JSON argument: {"do": what, "kill": fault fields or null, ...}.
 Prints its endpoint's address, reads the address list from standard input. With
-"asks" it says when it is about to die, and does so when it is told anything.
+"asks" it says when it is about to die, and does so when it is told anything. With
+"trees" its small group agrees along a tree.
 """
 
 import json
@@ -12,6 +13,7 @@ import sys
 
 import numpy as np
 
+from pcp.runtime.collectives import agreement, reduction
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.transport import fault_injection
@@ -102,6 +104,8 @@ def die_when_told(fault: Fault, group: Target, link: Link, frame: Frame) -> None
 def main() -> None:
     """As the module says."""
     request = json.loads(sys.argv[1])
+    if request.get("trees"):
+        agreement.FEW_MEMBERS = reduction.FEW_MEMBERS = 1
     if request["do"] == "connect":
         say(str(os.getpid()))
         Communicator.connect(

@@ -7,6 +7,7 @@ every comparison that holds; a difference ends it with a traceback.
 import faulthandler
 import sys
 
+import pytest
 import torch
 import torch.distributed as dist
 from helpers.present import present
@@ -15,6 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_s
 from torch.nn.parallel import DistributedDataParallel
 
 import pcp.engines.torch_backend
+from pcp.errors import CollectiveAborted
 
 OP = dist.ReduceOp
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -84,6 +86,51 @@ def reductions(groups, rank: int, world: int) -> None:
         return [out, whole]
 
     compare("reduce_scatter", split, groups)
+
+
+def sparse(groups, rank: int, world: int) -> None:
+    """Sums of sparse tensors, by hand and in DDP."""
+
+    def drawn(dtype: torch.dtype, dims: int, entries: int) -> torch.Tensor:
+        shape, made = (7, 9, 2), torch.Generator().manual_seed(rank)
+        where = torch.stack(
+            [torch.randint(0, n, (entries,), generator=made) for n in shape[:dims]]
+        )
+        values = draw(rank, entries, *shape[dims:], dtype=dtype)
+        return torch.sparse_coo_tensor(where, values, shape, check_invariants=True)
+
+    def summed(group, dtype, dims, entries):
+        tensor = drawn(dtype, dims, entries)
+        dist.all_reduce(tensor, group=group)
+        return [tensor.indices(), tensor.values()]
+
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        for dims in (1, 2, 3):
+            name = f"sparse {dtype} {dims}"  # rank 1 has nothing
+            entries = 0 if rank == 1 else 4 + 2 * rank
+            compare(
+                name, lambda g, d=dtype, n=dims, e=entries: summed(g, d, n, e), groups
+            )
+
+    def embedded(group):
+        torch.manual_seed(0)
+        table = nn.Embedding(11, 3, sparse=True)
+        model = DistributedDataParallel(table, process_group=group)
+        for step in range(3):
+            model(torch.tensor([rank, 2 * rank, step])).square().sum().backward()
+        gradient = present(table.weight.grad)
+        return [gradient.to_dense()]
+
+    compare("sparse ddp", embedded, groups, exact=world == 2)
+    mean = drawn(torch.float64, 2, 5)
+    dist.all_reduce(mean, OP.AVG, group=groups[0])
+    total = drawn(torch.float64, 2, 5)
+    dist.all_reduce(total, group=groups[0])
+    torch.testing.assert_close(mean.to_dense(), total.to_dense() / world)
+    odd = torch.zeros(3 + (rank == 1), 2).to_sparse()
+    with pytest.raises(CollectiveAborted, match="sparse tensors are not alike"):
+        dist.all_reduce(odd, group=groups[0])
+    print("ok sparse", flush=True)
 
 
 def movements(groups, rank: int, world: int) -> None:
@@ -250,6 +297,7 @@ def main() -> None:
     wanted = sys.argv[1:]
     steps = {
         "reductions": lambda: reductions(groups, rank, world),
+        "sparse": lambda: sparse(groups, rank, world),
         "movements": lambda: movements(groups, rank, world),
         "beyond": lambda: beyond_gloo(groups[0], rank, world),
         "subgroups": lambda: subgroups(rank, world),

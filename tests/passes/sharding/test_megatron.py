@@ -1,8 +1,10 @@
 """examples/megatron.json: attention is cut by heads, two sums are left of each half."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from helpers.models.torch_examples import Example, source
 from helpers.repository.sources import ROOT
@@ -29,6 +31,18 @@ def _lowered(width: int) -> tuple[Program, Example]:
     options = CompileOptions(mode="grad", mesh="dp=2,tp=2", sharding=file)
     program = driver.lower(from_torch(model, ids, targets), options)
     return program, Example(model, (ids, targets))
+
+
+def _fused(width: int, by_head: bool = True) -> tuple[Program, Example]:
+    """The same of a GPT whose queries, keys and values are one weight, by head."""
+    torch.manual_seed(0)
+    sizes = {"block_size": 8, "vocabulary": 2 * width, "width": width}
+    made = source("nanogpt_small").GPT(heads=4, layers=LAYERS, by_head=by_head, **sizes)
+    ids, targets = torch.randint(2 * width, (2, 4, 8))
+    file = str(ROOT / "examples/megatron.json")
+    options = CompileOptions(mode="grad", mesh="dp=2,tp=2", sharding=file)
+    program = driver.lower(from_torch(made, ids, targets), options)
+    return program, Example(made, (ids, targets))
 
 
 def _over_tp(program: Program, function: str) -> Counter[tuple[str, int]]:
@@ -77,8 +91,26 @@ def test_the_plan_cuts_attention_by_heads() -> None:
         assert layout == wanted[name.split(".")[-2]], name
 
 
-def test_the_gradients_are_those_of_torch() -> None:
-    program, example = _lowered(16)
+def test_a_fused_weight_is_cut_by_heads() -> None:
+    """Rows of qkv, which stand by head, and columns of what joins the heads."""
+    program, _ = _fused(512)
+    parts = {t.name: str(t.layout) for t in program.manifest.function("grad").inputs}
+    assert parts["blocks.0.attention.qkv.weight"] == "[tp, .]"
+    assert parts["blocks.0.attention.projection.weight"] == "[., tp]"
+    forward, gradient = (_over_tp(program, name) for name in ("main", "grad"))
+    assert {name for name, _ in (*forward, *gradient)} == {"pcp.all_reduce"}
+    wide = {
+        name: sum(n for (_, rank), n in found.items() if rank == 3)
+        for name, found in (("main", forward), ("grad", gradient))
+    }
+    assert wide == {"main": 2 * LAYERS, "grad": 4 * LAYERS + 1}
+
+
+@pytest.mark.parametrize(
+    "lowered", [_lowered, _fused, lambda width: _fused(width, by_head=False)]
+)
+def test_the_gradients_are_those_of_torch(lowered: Any) -> None:
+    program, example = lowered(16)
     signature = program.manifest.function("grad")
     with program.module.context:
         (mesh,) = read_meshes(program.module).values()

@@ -78,7 +78,7 @@ class Net:
                 frame.on_sent()
                 member.on_data(src, header, room)
             case Kind.DONE:
-                member.on_done(src)
+                member.on_done(src, frame.step)
 
 
 class _Group:
@@ -146,7 +146,7 @@ def test_a_ring_in_any_order_gives_the_declared_bits(op):
     # Which zero is the larger one depends on the order of the operands.
     arrays[1][:99], arrays[2][:99] = -0.0, 0.0
     wanted = reference(arrays, op, ring=True, order=order).tobytes()
-    net = Net(arrays, ring(order), op)
+    net = Net(arrays, ring(tuple(order)), op)
     net.run(random.Random(1))
     assert {result.tobytes() for result in net.results.values()} == {wanted}
 
@@ -154,10 +154,10 @@ def test_a_ring_in_any_order_gives_the_declared_bits(op):
 def test_a_ring_to_the_root_and_one_without_gathering():
     arrays, order = arrays_of(4, LARGE), (2, 0, 3, 1)
     wanted = reference(arrays, ring=True, order=order)
-    net = Net(arrays, ring(order, root=3))
+    net = Net(arrays, ring(tuple(order), root=3))
     net.run(random.Random(2))
     assert net.results[3].tobytes() == wanted.tobytes()
-    net = Net(arrays, ring(order, gather=False))
+    net = Net(arrays, ring(tuple(order), gather=False))
     net.run(random.Random(3))
     for rank, (start, stop) in enumerate(bounds(LARGE, 4)):
         assert (net.results[rank][start:stop] == wanted[start:stop]).all()

@@ -4,6 +4,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
+from helpers.simulation.along_trees import along_trees
 from helpers.simulation.membership import Simulation
 
 from pcp.runtime.group.membership import (
@@ -289,12 +290,30 @@ def test_no_schedule_divides_the_members() -> None:
     assert aborts > 80
 
 
-@pytest.mark.slow
+def simulate_along_trees(seeds: range) -> tuple[int, int, int]:
+    """The same where votes and small sums go along trees."""
+    with along_trees():
+        return simulate(seeds)
+
+
+def test_no_schedule_divides_members_that_agree_along_trees() -> None:
+    epochs, sums, aborts = simulate_along_trees(range(100))
+    assert epochs > 200
+    assert sums > 700
+    assert aborts > 15
+
+
+@pytest.mark.slow  # as many schedules as the documentation says
 @pytest.mark.timeout(7200)
-def test_no_schedule_of_a_hundred_thousand_divides_the_members() -> None:
-    step = 1000
+@pytest.mark.parametrize(
+    ("runs", "count"),
+    [
+        pytest.param(simulate, 100_000, id="each tells all"),
+        pytest.param(simulate_along_trees, 10_000, id="along trees"),
+    ],
+)
+def test_no_schedule_of_very_many_divides_the_members(runs, count) -> None:
+    step = 500
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        done = list(
-            pool.map(simulate, (range(a, a + step) for a in range(0, 100_000, step)))
-        )
-    assert sum(epochs for epochs, _, _ in done) > 200_000
+        done = list(pool.map(runs, (range(a, a + step) for a in range(0, count, step))))
+    assert sum(epochs for epochs, _, _ in done) > 2 * count

@@ -29,7 +29,7 @@ def concede_without_giving_up(self: Group, key: Key) -> bool:
     operation = self._operations.get(key)
     if operation is not None:
         return operation.voted
-    return key not in self._conceded and key[1] < self._posted.get(key[0], 0)
+    return self._outcomes.happened(key)
 
 
 def hostile(seed: int) -> Simulation:

@@ -52,7 +52,7 @@ def test_a_flood_of_questions_is_not_answered_with_a_flood() -> None:
         health.heard(1, tube, ping(ASK, 5))
     assert 0 < len(tube.frames) <= 64
     assert {(f.step, f.offset) for f in tube.frames} == {(ANSWER, 5)}
-    health.beat(1, tube, interval=1e9)
+    health.beat(1, tube, interval=1e9, ask=True)
     health.heard(1, tube, ping(ASK, 6))
     assert tube.frames[-1].offset == 6
 
@@ -60,8 +60,8 @@ def test_a_flood_of_questions_is_not_answered_with_a_flood() -> None:
 def test_an_echo_that_waits_is_not_asked_for_again_soon() -> None:
     health, tube = Health(), SilentLink()
     health.admit(1)
-    health.beat(1, tube, interval=0.0)
-    health.beat(1, tube, interval=0.001)
+    health.beat(1, tube, interval=0.0, ask=True)
+    health.beat(1, tube, interval=0.001, ask=True)
     assert len(tube.frames) == 1
 
 
@@ -91,6 +91,14 @@ def test_one_members_odd_view_does_not_decide() -> None:
     assert found[0].rank == 3
     assert found[0].lateness == pytest.approx(0.2)
     assert found[0].share == pytest.approx(1.0)
+
+
+def test_who_was_not_measured_by_a_member_is_not_early_for_it() -> None:
+    seen = np.full((6, 6), np.nan)
+    seen[[0, 2], [1, 3]] = 0.3, 0.2
+    found = stragglers(seen)
+    assert [(s.rank, s.lateness) for s in found[:2]] == [(1, 0.3), (3, 0.2)]
+    assert [s.lateness for s in found[2:]] == [0.0] * 4
 
 
 def test_nobody_is_late() -> None:

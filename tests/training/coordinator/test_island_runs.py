@@ -62,7 +62,12 @@ class Tiny(torch.nn.Module):
 
 
 def compiled(
-    folder: Path, model: Tiny, mesh: str | None, algorithm: str, optimizer: str
+    folder: Path,
+    model: Tiny,
+    mesh: str | None,
+    algorithm: str,
+    optimizer: str,
+    zero: int = 0,
 ) -> bytes:
     ids = torch.zeros((BATCH, BLOCK), dtype=torch.int64)
     keys = {}
@@ -74,7 +79,13 @@ def compiled(
         keys["sharding"] = rules
     module = pcp.from_torch(model, ids, ids)
     bundle = pcp.compile(
-        module, ["cpu"], mode="train", optimizer=optimizer, algorithm=algorithm, **keys
+        module,
+        ["cpu"],
+        mode="train",
+        optimizer=optimizer,
+        algorithm=algorithm,
+        zero=zero,
+        **keys,
     )
     return bundle.to_bytes()
 
@@ -150,6 +161,15 @@ def test_so_are_islands_of_pipeline_stages(
     mesh = ",".join(f"{axis}={size}" for axis, size in axes.items())
     content = compiled(tmp_path, wide, mesh, AVERAGE, f"sgd{{lr={RATE}}}")
     _is_synchronous_sgd(tmp_path, wide, content, axes)
+
+
+@SLOW
+def test_so_are_islands_that_share_all_that_they_hold(
+    tmp_path: Path, wide: Tiny
+) -> None:
+    """Slow: it compiles. A rank holds half of each parameter and of the batch."""
+    content = compiled(tmp_path, wide, "dp=2", AVERAGE, f"sgd{{lr={RATE}}}", zero=3)
+    _is_synchronous_sgd(tmp_path, wide, content, {"dp": 2})
 
 
 def _is_synchronous_sgd(

@@ -1,0 +1,72 @@
+"""Outcomes: what became of a group's operations on this member, for those who ask.
+
+The coordinator asks members when an operation is in doubt, and members ask each other
+when one of them died that would have passed votes on (`agreement`). An answer is given
+once and for all: who says that it has not voted for an operation never will.
+"""
+
+import struct
+from collections import deque
+
+from pcp.errors import ProtocolError
+from pcp.runtime.group.unexpected_frames import MAX_IN_FLIGHT, Key
+
+_CALLED = struct.Struct(">QI")
+MOST_TAGS = 4096
+CALLED_BYTES = MOST_TAGS * _CALLED.size
+"""Bytes of a goodbye at most."""
+
+
+def called_by(said: memoryview) -> dict[int, int]:
+    """The numbers by tag that a goodbye says; ProtocolError if it says nothing."""
+    if len(said) % _CALLED.size:
+        raise ProtocolError("a goodbye with half a tag")
+    return dict(_CALLED.iter_unpack(said))
+
+
+class Outcomes:
+    """Which operations were posted here, and which of these did not happen."""
+
+    def __init__(self) -> None:
+        self._next: dict[int, int] = {}
+        """By tag, the seq behind the last operation that was posted; newest last."""
+        self._against: set[Key] = set()
+        self._skipped: dict[int, deque[tuple[int, int]]] = {}
+        """By tag, the last ranges of numbers that were never posted."""
+
+    def post(self, key: Key) -> None:
+        """An operation is posted: of its tag, those before it are over or skipped."""
+        tag, seq = key
+        if seq > (due := self._next.pop(tag, 0)):
+            ranges = self._skipped.setdefault(tag, deque(maxlen=MAX_IN_FLIGHT))
+            ranges.append((due, seq))
+        self._next[tag] = seq + 1
+
+    def stale(self, key: Key) -> bool:
+        """Whether the operation was posted here, or skipped."""
+        return key[1] < self._next.get(key[0], 0)
+
+    def refuse(self, key: Key) -> None:
+        """The operation has not happened here, and never will."""
+        self._against.add(key)
+
+    def refused(self, key: Key) -> bool:
+        """Whether it is certain that the operation never happens here."""
+        return key in self._against
+
+    def called(self) -> bytes:
+        """What a goodbye says: the tags that were used last, and their numbers."""
+        last = list(self._next.items())[-MOST_TAGS:]
+        return b"".join(_CALLED.pack(tag, due) for tag, due in last)
+
+    def happened(self, key: Key) -> bool:
+        """Whether an operation that is not under way has happened; no: it never will.
+
+        The caller sees to it that an operation which was not posted never is.
+        """
+        skipped = self._skipped.get(key[0], ())
+        return (
+            self.stale(key)
+            and key not in self._against
+            and not any(first <= key[1] < stop for first, stop in skipped)
+        )
