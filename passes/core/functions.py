@@ -17,6 +17,11 @@ __all__ = ["INIT", "NAME", "ROLE"]
 #: The roles of what a training step keeps for the next one.
 KEPT = ("param", "state", MODEL_STATE)
 
+PARTS = "pcp.parts"
+"""On a function that only calls its parts, see `pcp-split-functions`."""
+PART = "pcp.part"
+"""On a function that is one."""
+
 COMPUTE = "pcp.compute"
 """On a parameter or loss: the type the model has it in, where that is narrower."""
 
