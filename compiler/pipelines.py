@@ -105,6 +105,8 @@ FRONT: tuple[Stage, ...] = (
     Stage("clean", _CLEAN, spread=True),
 )
 
+_BORDER = ("pcp-lower-to-runtime", "pcp-split-functions", "pcp-protect-arguments")
+
 #: On each device's program. What a program says of itself: an argument and a result of
 #: one name are one tensor. The border to IREE is behind all that computes.
 DEVICE: tuple[Stage, ...] = (
@@ -113,7 +115,7 @@ DEVICE: tuple[Stage, ...] = (
     Stage("legalize", ("pcp-legalize", *_CLEAN)),
     Stage("updates", ("pcp-verify-inplace{func=*}",), ("forward",)),
     Stage("updates", ("pcp-verify-inplace",), _TRAIN),
-    Stage("border", ("pcp-lower-to-runtime", "pcp-protect-arguments")),
+    Stage("border", _BORDER),
 )
 
 #: Between the two, for a program over several devices: one of these.

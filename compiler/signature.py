@@ -20,6 +20,7 @@ from pcp.bundle import (
     Function,
     Mesh,
     Parameter,
+    Part,
     Role,
     TensorSpec,
     tensor_bytes,
@@ -35,6 +36,8 @@ from pcp.passes.core import functions as core_functions
 from pcp.passes.core.donation import is_donated
 from pcp.passes.core.functions import (
     COMPUTE,
+    PART,
+    PARTS,
     argument_attributes,
     function_type,
     is_public,
@@ -53,12 +56,13 @@ _COLLECTIVE_FIELDS = ("kind", "reduction", "mesh", "axes", "dtype", "shape", "wi
 
 
 def public_functions(module: ir.Module) -> dict[str, ir.Operation]:
-    """The functions a caller may call, by name."""
+    """The functions a caller may call, by name: not the parts of others."""
     return {
         ir.StringAttr(op.operation.attributes["sym_name"]).value: op.operation
         for op in module.body.operations
         if op.operation.name == "func.func"
         and is_public(op.operation)
+        and PART not in op.operation.attributes
         and len(op.operation.regions[0].blocks)
     }
 
@@ -121,11 +125,31 @@ def functions(module: ir.Module, entry: str, mode: str) -> dict[str, Function]:
             inputs=_inputs(op),
             results=_results(op, name, names, _result_roles(name, entry, mode)),
             donates=_donated(op),
+            **_parts(op),
         )
         for name, op in found.items()
     }
     init = _first_values(module, compiled)
     return {n: f for n, f in compiled.items() if n in _MODEL} | init | compiled
+
+
+def _parts(op: ir.Operation) -> dict[str, Any]:
+    """Of a function that only calls its parts: how it does that."""
+    if PARTS not in op.attributes:
+        return {}
+    block = core_functions.entry(op)
+    *calls, end = [view.operation for view in block.operations]
+    values = [*block.arguments, *(v for call in calls for v in call.results)]
+    numbers = {value: i for i, value in enumerate(values)}
+    parts = tuple(
+        Part(
+            name=ir.FlatSymbolRefAttr(call.attributes["callee"]).value,
+            inputs=tuple(numbers[v] for v in call.operands),
+            results=len(call.results),
+        )
+        for call in calls
+    )
+    return {"parts": parts, "returns": tuple(numbers[v] for v in end.operands)}
 
 
 def _first_values(

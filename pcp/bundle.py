@@ -29,13 +29,13 @@ from pydantic import ValidationError
 
 from pcp import outside, signing, strict_json, whole_file
 from pcp.errors import BundleError
+from pcp.function_body import First, Part
 from pcp.manifest import (
     DTYPE_BITS,
     FORMAT,
     VERSION,
     Collective,
     DeviceProgram,
-    First,
     Function,
     Manifest,
     Member,
@@ -65,6 +65,7 @@ __all__ = [
     "Mode",
     "Module",
     "Parameter",
+    "Part",
     "Role",
     "TensorSpec",
     "manifest_bytes",

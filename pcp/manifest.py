@@ -5,15 +5,15 @@ know, no dtype without a size, no function that donates what it is not given.
 `pcp.bundle` writes and reads the file around them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from pcp import initializer
 from pcp import mesh as pcp_mesh
-from pcp.errors import BundleError, ConfigError, nearest
+from pcp.errors import BundleError, nearest
+from pcp.function_body import FROZEN, MAX_DIMENSIONS, First, Part
 from pcp.layout import Layout
 from pcp.training_plan import (
     Asynchronous,
@@ -26,7 +26,6 @@ from pcp.training_plan import (
 
 FORMAT = "pcp-bundle"
 VERSION = 1
-MAX_DIMENSIONS = 64
 
 # Bits of one element, by MLIR's spelling of the type.
 DTYPE_BITS: dict[str, int] = {
@@ -88,7 +87,7 @@ def tensor_bytes(shape: Iterable[int], dtype: str) -> int:
 class _Model(BaseModel):
     """Immutable, and no key that this version does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = FROZEN
 
 
 class _Tensor(_Model):
@@ -123,53 +122,21 @@ class TensorSpec(_Tensor):
         return tensor_bytes(self.shape, self.dtype)
 
 
-class First(_Model):
-    """How a tensor begins: by an initializer, or as `@inner_init` of the bundle says.
-
-    `stream` tells the random numbers of one tensor from another's. A part of a tensor
-    of the shape `whole` lies at `start`.
-    """
-
-    init: str
-    stream: int = Field(default=0, ge=0, lt=1 << 32)
-    whole: tuple[int, ...] = Field(default=(), max_length=MAX_DIMENSIONS)
-    start: tuple[int, ...] = Field(default=(), max_length=MAX_DIMENSIONS)
-
-    @model_validator(mode="after")
-    def _check_init(self) -> Self:
-        if self.init != initializer.FROM_PARAMETERS:
-            try:
-                initializer.parse(self.init)
-            except ConfigError as error:
-                raise ValueError(str(error)) from error
-        return self
-
-    @property
-    def from_parameters(self) -> bool:
-        """Whether `@inner_init` makes it of the parameters."""
-        return self.init == initializer.FROM_PARAMETERS
-
-    def holds(self, shape: Sequence[int]) -> bool:
-        """Whether a part of this shape lies inside of the whole."""
-        ends = len(shape) == len(self.whole) == len(self.start)
-        return ends and all(
-            0 <= start and start + size <= whole
-            for size, whole, start in zip(shape, self.whole, self.start, strict=True)
-        )
-
-
 class Function(_Model):
     """A function's inputs and results, in the order in which they are passed.
 
     `donates` lists inputs whose buffers the call consumes. With `first`, a line for
     each result, no module has the function: the runtime computes first values of a
-    seed, its input.
+    seed, its input. With `parts`, it calls these in turn and gives back the values
+    whose numbers are in `returns`; see `Part`.
     """
 
     inputs: tuple[TensorSpec, ...]
     results: tuple[TensorSpec, ...]
     donates: tuple[int, ...] = ()
     first: tuple[First, ...] = ()
+    parts: tuple[Part, ...] = ()
+    returns: tuple[int, ...] = ()
 
     @model_validator(mode="after")
     def _check_first(self) -> Self:
@@ -187,6 +154,21 @@ class Function(_Model):
                     f"{result.name}: {list(result.shape)} at {list(first.start)} is "
                     f"not inside of {list(first.whole)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        known = len(self.inputs)
+        for part in self.parts:
+            if any(not 0 <= number < known for number in part.inputs):
+                raise ValueError(f"{part.name} takes values that are made behind it")
+            known += part.results
+        if any(not 0 <= number < known for number in self.returns):
+            raise ValueError("returns values that no part makes")
+        if len(self.returns) != (len(self.results) if self.parts else 0):
+            raise ValueError(
+                f"returns {len(self.returns)} values for {len(self.results)} results"
+            )
         return self
 
     @model_validator(mode="after")

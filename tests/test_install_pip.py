@@ -13,17 +13,16 @@ from helpers.models.stablehlo_small import TANH_SUM
 from helpers.repository.installation import PROJECT, Installation, as_editable, bare
 from helpers.repository.sources import ROOMS, ROOT
 
-OBSERVE = ROOT / "training/observe"
-DATA = {
-    "pcp/py.typed",
-    *("tools/start/demo.json", "tools/start/nanogpt_small.mlir"),
-    *(
-        str(file.relative_to(ROOT))
-        for pattern in ("*.html", "*.css", "*.js", "vendor/*")
-        for file in OBSERVE.glob(pattern)
-    ),
-}
+BESIDE = (
+    *("pcp/py.typed", "tools/start/demo.json", "tools/start/nanogpt_small.mlir"),
+    *(f"training/observe/{each}" for each in ("*.html", "*.css", "*.js", "vendor/*")),
+    *("passes/kernels/objects/*.o", "passes/kernels/objects/*.xz"),
+    *("serving/gateway/*.html", "runtime/transport/_*.[ch]"),
+)
+DATA = {str(file.relative_to(ROOT)) for each in BESIDE for file in ROOT.glob(each)}
 """What is installed beside the sources."""
+COMPILED = "pcp/runtime/transport/_mover.abi3.so"
+"""What a C compiler makes when pcp is installed; without one it is not there."""
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +94,8 @@ def belongs_in() -> list[str]:
     """What is to be installed: the rooms' and the door's sources, and data."""
     files = [f for f in known() if f.parts[0] in ("pcp", *ROOMS)]
     wanted = [f for f in files if f.suffix == ".py" or f.as_posix() in DATA]
-    return sorted(f"pcp/{f.as_posix().removeprefix('pcp/')}" for f in wanted)
+    names = [f"pcp/{f.as_posix().removeprefix('pcp/')}" for f in wanted]
+    return sorted([*names, COMPILED] if shutil.which("cc") else names)
 
 
 @pytest.mark.parametrize("way", [wheel, sdist, itself])

@@ -6,7 +6,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.core.rewriting import attributes, refuse
 
-# Ops that do to each element of a tensor what they do to a scalar.
+#: Ops that do to each element of a tensor what they do to a scalar.
 ELEMENTWISE = frozenset(
     f"stablehlo.{name}"
     for name in (

@@ -1,7 +1,7 @@
 """`pcp-strip-metadata`: drop what only pcp reads, so that IREE sees nothing of it.
 
-The `pcp.*` attributes and the descriptions (`pcp.mesh`, `pcp.device`, ...) have
-served once the signature stands in the manifest.
+The `pcp.*` attributes, the descriptions (`pcp.mesh`, `pcp.device`, ...) and functions
+that only call their parts have served once the signature stands in the manifest.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError
 from pcp.passes.core.base import Pass
+from pcp.passes.core.functions import PARTS
 
 DESCRIPTIONS = frozenset({"pcp.target", "pcp.device", "pcp.link", "pcp.mesh"})
 EXPANDED_BY = {
@@ -47,12 +48,17 @@ def strip_metadata(module: ir.Module) -> None:
     """Erase descriptions, and `pcp.*` attributes everywhere."""
     _strip_attributes(module.operation)
     for op in list(_walk(module.operation)):
-        if op.name in DESCRIPTIONS:
+        if _is_description(op):
             op.erase()
         elif op.name.startswith("pcp."):
             raise PassError(f"{location_string(op.location)}: {_left(op.name)}")
         else:
             _strip_attributes(op)
+
+
+def _is_description(op: ir.Operation) -> bool:
+    """Whether the op only says something; of a function, how its parts are called."""
+    return op.name in DESCRIPTIONS or PARTS in op.attributes
 
 
 def _left(name: str) -> str:
@@ -67,7 +73,7 @@ def _walk(op: ir.Operation):
             for inner in list(block.operations):
                 yield inner.operation
                 # A description holds nothing that must stay.
-                if inner.operation.name not in DESCRIPTIONS:
+                if not _is_description(inner.operation):
                     yield from _walk(inner.operation)
 
 

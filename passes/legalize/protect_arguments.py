@@ -20,6 +20,7 @@ from pcp.dialect.bindings import ir
 from pcp.passes.core import functions, rewriting
 from pcp.passes.core.base import Pass
 from pcp.passes.core.donation import is_donated
+from pcp.passes.core.functions import PARTS
 from pcp.passes.core.rewriting import before
 
 BARRIER = "util.optimization_barrier"
@@ -58,7 +59,7 @@ class ProtectArguments(Pass):
         with module.context:
             module.context.allow_unregistered_dialects = True
             for function in rewriting.functions(module):
-                if functions.is_public(function):
+                if functions.is_public(function) and PARTS not in function.attributes:
                     protect_arguments(function)
 
 

@@ -19,6 +19,7 @@ become that of `r`, as a cache of keys and values wants it. All other arguments 
 they are (see `pcp-protect-arguments`).
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 from pcp.dialect import hlo
@@ -27,6 +28,7 @@ from pcp.errors import PassError
 from pcp.passes.core import functions, rewriting
 from pcp.passes.core.base import Pass
 from pcp.passes.core.donation import CONSUME, OUTPUT
+from pcp.passes.core.elementwise import ELEMENTWISE
 
 COPIED = "pcp.copied"
 
@@ -78,17 +80,18 @@ class VerifyInplace(Pass):
 def verify_inplace(function: ir.Operation) -> None:
     """See `VerifyInplace`."""
     found = functions.argument_attributes(function)
+    body = _Body(function)
     for i, result in updates(function).items():
         for mark in (OUTPUT, CONSUME, COPIED):
             found[i].pop(mark, None)
         argument = functions.entry(function).arguments[i]
         if not hlo.shape_of(argument):
             continue
-        problem = obstacle(function, argument, result)
+        problem = body.obstacle(argument, result)
         if problem is None:
             index = ir.IntegerAttr.get(ir.IndexType.get(), result)
             found[i][OUTPUT] = index
-        elif updates_slices(function, argument, result):
+        elif body.updates_slices(argument, result):
             found[i][CONSUME] = ir.UnitAttr.get()
         else:
             found[i][COPIED] = ir.StringAttr.get(problem)
@@ -100,9 +103,10 @@ def updates(function: ir.Operation) -> dict[int, int]:
     keys = [_key(attributes) for attributes in functions.argument_attributes(function)]
     types = functions.function_type(function)
     results = [_key(a) for a in functions.result_attributes(function)]
+    inputs, outputs = Counter(keys), Counter(results)
     found = {}
     for i, key in enumerate(keys):
-        if None in key or keys.count(key) != 1 or results.count(key) != 1:
+        if None in key or inputs[key] != 1 or outputs[key] != 1:
             continue
         result = results.index(key)
         if types.inputs[i] == types.results[result]:
@@ -120,31 +124,73 @@ def _key(attributes: dict[str, ir.Attribute]) -> tuple[str | None, str | None]:
 # --- the proof ---
 
 
-def obstacle(function: ir.Operation, argument: ir.Value, result: int) -> str | None:
-    """Why `argument` and result number `result` may not share a buffer, or None."""
-    returned = list(_terminator(function).operands)
-    written = returned[result]
-    if written == argument:
-        return "it is returned as it came"
-    if returned.count(written) > 1:
-        return "its new value is returned twice"
-    before = _needed_for(written)
-    if argument not in before:
-        return "its new value does not depend on it"
-    shape = hlo.shape_of(argument)
-    seen: set[ir.Value] = set()
-    pending = [argument]
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        for use in value.uses:
-            problem = _check_use(use, value, argument, shape, before)
-            if problem is not None:
-                return problem
-            pending += [r for r in use.owner.results if r != written]
-    return None
+class _Body:
+    """A function's values: what it returns, and where each is made."""
+
+    def __init__(self, function: ir.Operation) -> None:
+        block = functions.entry(function)
+        *ops, end = [view.operation for view in block.operations]
+        self.returned = list(end.operands)
+        self._times = Counter(self.returned)
+        self._position = {v: i for i, op in enumerate(ops) for v in op.results}
+        self._readers = {
+            v: i for i, op in reversed([*enumerate(ops)]) for v in _read(op)
+        }
+
+    def obstacle(self, argument: ir.Value, result: int) -> str | None:
+        """Why `argument` and result number `result` may not share a buffer, or None."""
+        written = self.returned[result]
+        if written == argument:
+            return "it is returned as it came"
+        if self._times[written] > 1:
+            return "its new value is returned twice"
+        before = self._needed_for(written, self._readers.get(argument, 0))
+        if argument not in before:
+            return "its new value does not depend on it"
+        shape = hlo.shape_of(argument)
+        seen: set[ir.Value] = set()
+        pending = [argument]
+        while pending:
+            value = pending.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            for use in value.uses:
+                problem = _check_use(use, value, argument, shape, before)
+                if problem is not None:
+                    return problem
+                pending += [r for r in use.owner.results if r != written]
+        return None
+
+    def updates_slices(self, argument: ir.Value, result: int) -> bool:
+        """Whether that result alone is `argument` with slices written anew."""
+        value = written = self.returned[result]
+        while not isinstance(value.owner, ir.Block) and value.owner.name in SLICED:
+            number = ir.OpResult(value).result_number
+            value = value.owner.operation.operands[number]
+        return (
+            value == argument != written
+            and not self._times[argument]
+            and self._times[written] == 1
+        )
+
+    def _needed_for(self, value: ir.Value, since: int) -> set[ir.Value]:
+        """`value` and what it is computed from, by op number `since` and later ones."""
+        seen: set[ir.Value] = set()
+        pending = [value]
+        while pending:
+            current = pending.pop()
+            if current in seen or self._position.get(current, since) < since:
+                continue
+            seen.add(current)
+            if not isinstance(current.owner, ir.Block):
+                pending += list(current.owner.operation.operands)
+        return seen
+
+
+def _read(op: ir.Operation) -> list[ir.Value]:
+    """What an op reads, in its regions too."""
+    return [*op.operands, *rewriting.captures(op)]
 
 
 def _check_use(
@@ -167,51 +213,5 @@ def _check_use(
     return None
 
 
-def updates_slices(function: ir.Operation, argument: ir.Value, result: int) -> bool:
-    """Whether result number `result` alone is `argument` with slices written anew."""
-    returned = list(_terminator(function).operands)
-    value = written = returned[result]
-    while not isinstance(value.owner, ir.Block) and value.owner.name in SLICED:
-        value = value.owner.operation.operands[ir.OpResult(value).result_number]
-    return (
-        value == argument != written
-        and argument not in returned
-        and returned.count(written) == 1
-    )
-
-
-def _terminator(function: ir.Operation) -> ir.Operation:
-    block = functions.entry(function)
-    return block.operations[len(block.operations) - 1].operation
-
-
-def _needed_for(value: ir.Value) -> set[ir.Value]:
-    """`value` and everything it is computed from."""
-    seen: set[ir.Value] = set()
-    pending = [value]
-    while pending:
-        current = pending.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if not isinstance(current.owner, ir.Block):
-            pending += list(current.owner.operation.operands)
-    return seen
-
-
 # Each result is the operand of its number with parts of it replaced.
 SLICED = ("stablehlo.dynamic_update_slice", "stablehlo.scatter")
-
-# Each result element depends on the operands' elements of the same index alone.
-ELEMENTWISE = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        *("abs", "cbrt", "ceil", "convert", "cosine", "exponential", "floor"),
-        *("exponential_minus_one", "is_finite", "log", "log_plus_one", "logistic"),
-        *("negate", "not", "round_nearest_even", "rsqrt", "sign", "sine", "sqrt"),
-        *("tan", "tanh", "add", "and", "atan2", "compare", "divide", "maximum"),
-        *("minimum", "multiply", "or", "power", "remainder", "shift_left"),
-        *("shift_right_arithmetic", "shift_right_logical", "subtract", "xor"),
-        *("select", "clamp"),
-    )
-)

@@ -6,7 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from pcp.errors import UsageError
-from pcp.manifest import First, Function, TensorSpec
+from pcp.function_body import First
+from pcp.manifest import Function, TensorSpec
 from pcp.runtime.program.drawing import first_values
 
 INNER_INIT = "inner_init"

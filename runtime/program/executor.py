@@ -19,7 +19,7 @@ import iree.runtime as rt
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.bundle import Bundle, Function, Manifest, TensorSpec
+from pcp.bundle import Bundle, Function, Manifest, Part, TensorSpec
 from pcp.errors import BundleError, ConfigError, RuntimeFault, UsageError, counted
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
@@ -57,13 +57,16 @@ MOST_NAMED = 8
 
 
 class BoundFunction:
-    """One function of a loaded program; calling it runs it."""
+    """One function of a loaded program; calling it runs it, or its parts in turn."""
 
     def __init__(self, program: "Program", name: str, handle: Any) -> None:
         self.name = name
         self.signature: Function = program.manifest.function(name)
         self._program = program
-        self._handle = handle
+        #: The parts in their order, each with what finds it in the module.
+        self._calls: list[tuple[Part, Any]] = handle
+        inputs, results = len(self.signature.inputs), len(self.signature.results)
+        self._returns = self.signature.returns or range(inputs, inputs + results)
 
     def __call__(self, *arguments: Any, device_arrays: bool = False) -> Any:
         """Run on the arguments; one result, or a tuple of them.
@@ -75,7 +78,20 @@ class BoundFunction:
 
     def release(self) -> None:
         """Release the module; calling the function is an error from now on."""
-        self._handle = None
+        self._calls = []
+
+    def run(self, context: Any, arguments: Sequence[Any]) -> list[Any]:
+        """The results' buffer views, of the arguments'."""
+        values = list(arguments)
+        for part, handle in self._calls:
+            given = rt.VmVariantList(len(part.inputs))
+            for number in part.inputs:
+                given.push_ref(values[number])
+            made = rt.VmVariantList(part.results)
+            context.invoke(handle, given, made)
+            views = range(part.results)
+            values += [made.get_as_object(i, rt.HalBufferView) for i in views]
+        return [values[number] for number in self._returns]
 
 
 class Program:
@@ -110,7 +126,7 @@ class Program:
         self._functions: dict[str, BoundFunction | DrawnFunction] = {
             name: DrawnFunction(self, name, signature)
             if signature.first
-            else BoundFunction(self, name, _lookup(code, name))
+            else BoundFunction(self, name, _calls(code, name, signature))
             for name, signature in self.manifest.functions.items()
         }
         close_at_exit(self)
@@ -218,11 +234,7 @@ class Program:
         signature = function.signature
         views = self._take(function, arguments)
         with self._lock:
-            results = self._invoke(function, views, arguments)
-            made = [
-                results.get_as_object(i, rt.HalBufferView)
-                for i in range(len(signature.results))
-            ]
+            made = self._invoke(function, views, arguments)
             if keep:
                 made = self._apart(made, signature, arguments)
         arrays = [
@@ -249,17 +261,13 @@ class Program:
 
     def _invoke(
         self, function: BoundFunction, views: list[Any], arguments: Sequence[Any]
-    ) -> Any:
+    ) -> list[Any]:
         if self._context is None:
             raise UsageError("the program is closed")
-        given = rt.VmVariantList(len(views))
-        for view in views:
-            given.push_ref(view)
-        results = rt.VmVariantList(len(function.signature.results))
         self._imports.begin()
         begun = time.monotonic()
         try:
-            self._context.invoke(function._handle, given, results)
+            results = function.run(self._context, views)
         except Exception as error:
             fault = self._imports.finish(failed=True)
             if fault is not None:
@@ -367,6 +375,14 @@ def _check_runs(bundle: Bundle, name: str) -> None:
             f"module {name!r} is for {target}, and this processor is a "
             f"{host_processor.own()}: compile for that with pcp-compile --target"
         )
+
+
+def _calls(module: Any, name: str, function: Function) -> list[tuple[Part, Any]]:
+    """A function's parts with their handles; one that has none is its own."""
+    inputs = tuple(range(len(function.inputs)))
+    whole = Part(name=name, inputs=inputs, results=len(function.results))
+    parts = function.parts or (whole,)
+    return [(part, _lookup(module, part.name)) for part in parts]
 
 
 def _lookup(module: Any, name: str) -> Any:

@@ -47,7 +47,7 @@ def load_identity(path: Path) -> Any:
     of = library()
     try:
         key = of.serialization.load_pem_private_key(read_private(path), None)
-    except (ValueError, TypeError, of.UnsupportedAlgorithm) as error:
+    except of.unreadable as error:
         raise ConfigError(f"{path}: no identity: {error}") from error
     if not isinstance(key, of.ed25519.Ed25519PrivateKey):
         raise ConfigError(f"{path}: no identity: it is no Ed25519 key")
@@ -76,7 +76,7 @@ def issue(
         authority = of.x509.load_pem_x509_certificate(content)
         names = authority.subject.get_attributes_for_oid(of.x509.NameOID.COMMON_NAME)
         (namespace,) = [str(name.value) for name in names]
-    except (OSError, ValueError) as error:
+    except (OSError, *of.unreadable) as error:
         why = f"no certificate of an issuer: {error}"
         raise ConfigError(f"{issuer.with_suffix('.pem')}: {why}") from error
     public = load_identity(identity).public_key()
@@ -178,7 +178,11 @@ class _Library:
     def __init__(self) -> None:
         try:
             from cryptography import x509
-            from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+            from cryptography.exceptions import (
+                InternalError,
+                InvalidSignature,
+                UnsupportedAlgorithm,
+            )
             from cryptography.hazmat.primitives import serialization
             from cryptography.hazmat.primitives.asymmetric import ed25519
             from cryptography.x509.oid import NameOID
@@ -192,7 +196,8 @@ class _Library:
         self.serialization: Any = serialization
         self.ed25519: Any = ed25519
         self.InvalidSignature: Any = InvalidSignature
-        self.UnsupportedAlgorithm: Any = UnsupportedAlgorithm
+        self.unreadable = (ValueError, TypeError, UnsupportedAlgorithm, InternalError)
+        """Errors that reading a key or a certificate ends in which is none."""
 
 
 def library() -> _Library:

@@ -79,7 +79,7 @@ def signer_of(kind: str, digest: str, signature: Signature) -> str:
             bytes.fromhex(signature.key)
         )
         public.verify(bytes.fromhex(signature.signature), statement(kind, digest))
-    except (ValueError, library.InvalidSignature) as error:
+    except (*library.unreadable, library.InvalidSignature) as error:
         raise Untrusted("a signature is not of these contents") from error
     return certificates.identity_of(public)
 
@@ -171,11 +171,9 @@ def certified(signature: Signature, issuer: Path) -> PeerIdentity:
             library.x509.SubjectAlternativeName
         ).value.get_values_for_type(library.x509.UniformResourceIdentifier)
     except (
-        ValueError,
-        TypeError,
+        *library.unreadable,
         AttributeError,
         library.InvalidSignature,
-        library.UnsupportedAlgorithm,
         library.x509.ExtensionNotFound,
     ) as error:
         raise Untrusted("its certificate is not the issuer's") from error

@@ -11,6 +11,7 @@ FLOOR = {
     "bundle",
     "decoder_phase",
     "door",
+    "function_body",
     "initializer",
     "layout",
     "manifest",

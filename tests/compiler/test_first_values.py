@@ -10,8 +10,9 @@ from helpers.oracles.staged_training import NO_PROGRAM
 from pcp.compiler import bundling, signature
 from pcp.compiler.options import CompileOptions
 from pcp.errors import BundleError
+from pcp.function_body import First
 from pcp.layout import join
-from pcp.manifest import First, Function, Manifest, TensorSpec
+from pcp.manifest import Function, Manifest, TensorSpec
 from pcp.runtime.program.drawn_function import DrawnFunction, key_of
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -151,6 +151,7 @@ def train(
 ) -> Trained:
     """Train here as the command does, without its web page."""
     jobs.check_compiler(experiment.model_path)
+    experiment = jobs.planned(experiment)
     started = _started(experiment, place)
     again = resume or experiment.should_resume
     folder, _ = jobs.run_folder(experiment, resume=again, where=where)

@@ -44,6 +44,12 @@ class LaunchPlan:
         workers = experiment.workers if flags.workers is None else flags.workers
         if workers < 1:
             raise UsageError("--workers: at least one")
+        if (experiment.mesh or experiment.cluster) and flags.on != "local":
+            raise UsageError(
+                f"--on {flags.on}: one process is started a worker there, and an "
+                "island has several; take --on local, or start pcp shepherd, and "
+                "pcp node --scale with the ranks of all islands, yourself"
+            )
         config = Path(flags.config).absolute()
         name = flags.name or job_name(config.stem)
         if name != job_name(name):

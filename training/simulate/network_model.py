@@ -1,7 +1,9 @@
 """The world of a simulated run: compute, network, failures.
 
-Times of an exchange are those of a ring: of what is added up 2 (M-1)/M over the
-bandwidth, of what is gathered M-1 times a contribution, and M-1 round trips; each
+Times of an exchange are those of the schedule that a run takes for a sum of that size:
+along the ring what is added up goes 2 (M-1)/M over the bandwidth, in M-1 round trips;
+by halving and doubling as much goes in log2 M of them, and an array more where members
+are beyond a power of two. Of what is gathered there is M-1 times a contribution. Each
 collective besides is opened and voted for by all.
 """
 
@@ -12,6 +14,7 @@ from typing import Any, Self
 
 from pcp.errors import ConfigError
 from pcp.manifest import Collective, Manifest, tensor_bytes
+from pcp.runtime.collectives.reduction import declared
 from pcp.runtime.compression.codecs import codec
 from pcp.training.trainer.bundle_checks import plan_of
 
@@ -46,6 +49,8 @@ class World:
     """Of one worker's rounds."""
     overhead: float = 0.0
     """Of an exchange, whatever its size."""
+    coded: bool = False
+    """Whether sums travel in a code: those go along the ring at any size."""
     meetings: int = 0
     """Collectives of an exchange: each is opened and voted for, a round trip."""
     every_step: bool = False
@@ -78,6 +83,8 @@ class World:
         }
         if "payload_bytes" not in changes:
             known |= _exchanged(manifest.collectives)
+            found = manifest.collectives.values()
+            known["coded"] = any("codec" in c.attributes for c in found)
         return cls(**known | changes)
 
     def exchange_seconds(self, members: int) -> float:
@@ -85,7 +92,7 @@ class World:
         if members < 2:
             return self.overhead
         share = self._exchanged_bytes(members) / self.bandwidth
-        trips = self._ring(members) - 1 + self.meetings
+        trips = self._trips(members) + self.meetings
         return share + trips * self.round_trip + self.overhead
 
     def waited_seconds(self, members: int, steps: int, computed: float) -> float:
@@ -100,8 +107,26 @@ class World:
     def _exchanged_bytes(self, members: int) -> float:
         """By each member of an exchange."""
         ring = self._ring(members)
-        reduced = 2 * (ring - 1) / ring * self.payload_bytes
+        whole = self._halved(ring) or ring
+        reduced = 2 * (whole - 1) / whole * self.payload_bytes
+        if whole < ring:  # a member beyond the power of two gives its array to another
+            reduced += self.payload_bytes
         return reduced + (ring - 1) * self.gathered_bytes
+
+    def _trips(self, members: int) -> float:
+        """Round trips of an exchange; a transfer takes half of one."""
+        ring = self._ring(members)
+        whole = self._halved(ring)
+        if not whole:
+            return ring - 1
+        trips = math.log2(whole) + (whole < ring)
+        return max(trips, ring - 1) if self.gathered_bytes else trips
+
+    def _halved(self, members: int) -> int:
+        """The power of two that halves and doubles a sum; 0 for a ring."""
+        if self.coded or declared(self.payload_bytes, members) != "halving_doubling":
+            return 0
+        return 1 << (members.bit_length() - 1)
 
     def _ring(self, members: int) -> int:
         return min(members, 2) if self.pairs else members

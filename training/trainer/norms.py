@@ -61,8 +61,8 @@ def within_rounding(
 ) -> bool:
     """Whether tensors are mine, but for the rounding of another device.
 
-    `before` are those that both were made from. Integers do not round. Where mine are
-    not finite there is nothing to compare.
+    `before` are those that both were made from. Integers do not round. What is not
+    finite is like nothing that is, and like all else that is not.
     """
     return all(_rounded(array, mine[n], before.get(n)) for n, array in theirs.items())
 
@@ -72,7 +72,7 @@ def _rounded(theirs: np.ndarray, mine: np.ndarray, before: np.ndarray | None) ->
         return bool(np.array_equal(theirs, mine))
     size = _norm(_wide(mine))
     if not math.isfinite(size):
-        return True
+        return not math.isfinite(_norm(_wide(theirs)))
     step = size if before is None else distance(mine, before)
     return distance(theirs, mine) <= ROUNDING * size + STEP_ROUNDING * step
 

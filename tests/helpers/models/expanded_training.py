@@ -154,6 +154,35 @@ def tensors(
     ]
 
 
+def steps(loaded: Program) -> tuple[list[np.ndarray], list[bool]]:
+    """All tensors after five updates; of each tensor (no scalar), whether it moved."""
+    with loaded:
+        apply = loaded["apply"]
+        values = list(loaded["init"](np.int64(3), device_arrays=True))
+        count = len(apply.signature.inputs_of("param"))
+        generator = np.random.default_rng(5)
+        moved: set[int] = set()
+        for _ in range(5):
+            before = [address(v) for v in values]
+            gradients = [
+                generator.standard_normal(v.shape).astype(np.float32)
+                for v in values[:count]
+            ]
+            given = [*values[:count], *gradients, *values[count:]]
+            values = list(apply(*given, device_arrays=True))
+            after = [address(v) for v in values]
+            moved |= {
+                i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b
+            }
+        flags = [i in moved for i, v in enumerate(values) if v.shape]
+        return [v.numpy() for v in values], flags
+
+
+def address(array: Any) -> int:
+    """Where a device array of the CPU lies."""
+    return array.view.get_buffer().map().asarray([1], np.dtype(np.uint8)).ctypes.data
+
+
 def worst(found: Sequence[Any], wanted: Sequence[Any]) -> float:
     """The largest absolute difference."""
     return max(

@@ -1,16 +1,15 @@
 """pcp-verify-inplace: what it accepts, what it refuses, and that IREE then obeys."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from helpers.models.expanded_training import (
     CLEAN,
+    address,
     expanded,
     model,
     program,
     run_passes,
-    tensors,
+    steps,
 )
 
 from pcp.errors import PassError
@@ -148,37 +147,11 @@ def test_every_tensor_of_every_optimizer_is_updated_in_place(optimizer: str) -> 
         expanded(model(), optimizer, after=after, keep=["apply", "init"])
         for after in (CLEAN, f"{CLEAN},pcp-verify-inplace")
     )
-    copied, moved_copy = steps(plain)
-    written, moved = steps(inplace)
+    copied, moved_copy = steps(program(plain))
+    written, moved = steps(program(inplace))
     assert all(a.tobytes() == b.tobytes() for a, b in zip(copied, written, strict=True))
     assert all(moved_copy)
     assert not any(moved)
-
-
-def steps(module: Any) -> tuple[list[np.ndarray], list[bool]]:
-    """All tensors after five steps; of each tensor (no scalar), whether it moved."""
-    with program(module) as loaded:
-        apply = loaded["apply"]
-        values = list(loaded["init"](np.int64(3), device_arrays=True))
-        count = len(apply.signature.inputs_of("param"))
-        generator = np.random.default_rng(5)
-        moved: set[int] = set()
-        for _ in range(5):
-            before = [address(v) for v in values]
-            gradients = tensors(generator)
-            given = [*values[:count], *gradients, *values[count:]]
-            values = list(apply(*given, device_arrays=True))
-            after = [address(v) for v in values]
-            moved |= {
-                i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b
-            }
-        flags = [i in moved for i, v in enumerate(values) if v.shape]
-        return [v.numpy() for v in values], flags
-
-
-def address(array: Any) -> int:
-    """Where a device array of the CPU lies."""
-    return array.view.get_buffer().map().asarray([1], np.dtype(np.uint8)).ctypes.data
 
 
 def test_no_two_tensors_of_a_new_state_share_a_buffer() -> None:

@@ -70,12 +70,25 @@ def test_a_recorded_conversation_works_when_nothing_is_changed(name: str) -> Non
 
 @pytest.mark.parametrize("key", [None, "sesame, open up"])
 def test_an_endpoint_survives_strangers_and_its_group_lives_on(key) -> None:
-    rng = random.Random(7)
+    before_the_handshake(key, 7, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("key", [None, "sesame, open up"])
+def test_an_endpoint_survives_half_a_million_frames_of_strangers(key) -> None:
+    """A million with and without a key; a few in each of as many connections."""
+    before_the_handshake(key, 70, 1000)
+
+
+def before_the_handshake(key: str | None, seed: int, turns: int) -> None:
+    """500 bad frames a turn; in between, those inside are heard and agree."""
+    rng = random.Random(seed)
     with endpoints(2, key=key) as made, frame_fuzzer.watched() as tally:
         comms = form(made)
         made[0].serve_snapshot(lambda: (1, {"a": np.ones(3)}))
         with resident_growth(96 * MIB):
-            for _ in range(5):
+            for _ in range(turns):
                 knock(made[0], rng, 500, tally, GREETINGS)
                 values = together(comms, lambda c: c.all_reduce(np.ones(20_000)))
                 assert all((v == 2).all() for v in values)

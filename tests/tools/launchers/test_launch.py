@@ -247,6 +247,14 @@ def test_wrong_usage_is_one_line(folder, capsys, line, hint):
 
 
 @pytest.mark.parametrize("engine", ["slurm", "kubernetes", "ray"])
+def test_islands_are_refused_where_a_worker_is_one_process(folder, capsys, engine):
+    """The shepherd would wait for the other ranks for ever."""
+    write_experiment(folder, mesh="tp=2")
+    assert main(["launch", "x.json", "--on", engine, "--insecure"]) == 2
+    assert f"--on {engine}: one process is started" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["slurm", "kubernetes", "ray"])
 def test_no_launcher_says_what_processor_a_worker_has(folder, engine):
     """Each worker names its own, on the machine where it was placed."""
     if engine == "slurm":

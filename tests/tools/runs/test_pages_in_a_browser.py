@@ -69,7 +69,7 @@ def test_a_killed_workers_host_is_named(tmp_path: Path) -> None:
     data |= {"events": [[0.0, event]], "experiment": {}, "status": status}
     file.write_text(page("page.html", data | {"records": [values(1, 3), values(2, 2)]}))
     found = shown(file)
-    assert found.count("<canvas") == 10
+    assert found.count("<canvas") == 11
     assert event in found
     assert found.count("10.0.0.1:4411") == 3 + 4  # table, timeline, event; four bars
 

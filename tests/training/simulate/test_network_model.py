@@ -57,6 +57,29 @@ def test_what_a_worker_sends_is_what_its_collectives_say(collectives, plan, sent
 
 
 @pytest.mark.parametrize(
+    ("members", "payload", "trips", "arrays"),
+    [
+        (8, 100_000, 7, 2 * 7 / 8),  # few members: a ring
+        (64, 64 * 16_384, 6, 2 * 63 / 64),
+        (64, 64 * 16_384 + 4, 63, 2 * 63 / 64),  # large chunks: a ring
+        (65, 64 * 16_384, 7, 2 * 63 / 64 + 1),  # one gives its array to another
+        (4096, 4096 * 16_384, 12, 2 * 4095 / 4096),
+    ],
+)
+def test_an_exchange_takes_the_schedule_that_a_run_takes(
+    members, payload, trips, arrays
+):
+    world = World(
+        members, 1.0, payload, payload, bandwidth=1e6, round_trip=0.1, meetings=2
+    )
+    seconds = arrays * payload / 1e6 + (trips + 2) * 0.1
+    assert world.exchange_seconds(members) == pytest.approx(seconds)
+    coded = replace(world, coded=True)
+    ring = 2 * (members - 1) / members * payload / 1e6 + (members - 1 + 2) * 0.1
+    assert coded.exchange_seconds(members) == pytest.approx(ring)
+
+
+@pytest.mark.parametrize(
     ("plan", "waited"),
     [
         (ROUNDS, 6.5),

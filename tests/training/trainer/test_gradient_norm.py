@@ -1,10 +1,14 @@
 """The gradient's norm of a round: of its last inner step, by closed forms."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.models.closed_form import batches, bundle, gradients, play
+from helpers.oracles.round_metrics import record
+
+from pcp.training.observe.figures import figures
 
 H, ROUNDS = 3, 2
 
@@ -51,3 +55,15 @@ def test_it_is_that_before_clipping() -> None:
     norms = play(code, [batches(H, 0)], 1, watch=lambda t, _: (t.gradient_norm,))
     last = np.concatenate([*gradients(batches(H, 0)[-1]).values()])
     np.testing.assert_allclose(norms, [[[np.linalg.norm(last)]]], rtol=1e-6)
+
+
+def test_a_rounds_is_the_mean_of_those_that_are_known() -> None:
+    made = record(1, 2.0)
+    assert made.gradient_norm is None
+    assert "gradient_norm" not in figures(made)
+    one, other = made.members
+    known = replace(one, gradient_norm=3.0), replace(other, gradient_norm=5.0)
+    made = replace(made, members=(*known, replace(one, worker=2)))
+    assert figures(made)["gradient_norm"] == 4.0
+    assert figures(made)["worker/0/gradient_norm"] == 3.0
+    assert "worker/2/gradient_norm" not in figures(made)

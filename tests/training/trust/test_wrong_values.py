@@ -44,6 +44,15 @@ class Zeros(Wrong):
         return {k: np.zeros_like(a) for k, a in new.items()} if self.made == 3 else new
 
 
+class NoNumbers(Wrong):
+    """Its result in round 3 has no number in it."""
+
+    def spoil(self, new, rank):
+        if self.made != 3:
+            return new
+        return {k: np.full_like(a, np.nan) for k, a in new.items()}
+
+
 class HugeChange(BigramTrainer):
     """The last step of its twelfth round goes far off."""
 
@@ -101,6 +110,15 @@ def test_a_hundred_rounds_with_a_bit_flipped_in_every_tenth(tmp_path):
     wrong = [line for line in watcher.lines if "prepared another state" in line]
     assert len(wrong) == 10
     assert all("(b)" in line for line in wrong)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])  # rank 0, and another
+def test_a_result_without_numbers_is_its_members_alone(tmp_path, name):
+    right, _, _ = a_run(tmp_path / "right", BigramTrainer, 5)
+    found, watcher, _ = a_run(tmp_path / "wrong", NoNumbers, 5, name=name)
+    assert found == right
+    wrong = [line for line in watcher.lines if "prepared another state" in line]
+    assert [f"({name})" in line for line in wrong] == [True]
 
 
 def test_zeros_from_rank_0_are_taken_by_nobody(tmp_path):

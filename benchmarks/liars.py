@@ -1,0 +1,127 @@
+"""A storm of everything: kills, threads that hang, and members that lie, in one run.
+
+    python benchmarks/liars.py                     200 kills, 50 hangs, 20 liars
+    python benchmarks/liars.py --kills 20 --hangs 5 --liars 4 --limit 500
+
+The processes are those of `faults.py storm`: a supervised shepherd, and a node whose
+workers hang or lie when a signal says so (`faulty_node.py`). After a lie nothing else
+is done until the shepherd has said whose it was. At the end the ledger is checked, and
+the last checkpoint must be what it committed; no two commits may be 40 s apart.
+"""
+
+import argparse
+import math
+import random
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+
+import faults
+import psutil
+from faults_run import Injector, Run, Slots
+
+FOUND = re.compile(r"\((\S+)\).*(?:prepared another state|left out of round)")
+NAMED_SECONDS = 40.0
+
+
+class FaultyRun(Run):
+    """A run whose workers are those of `faulty_node.py`."""
+
+    def _start(self, *arguments: str) -> psutil.Popen:
+        if arguments[0] != "node":
+            return super()._start(*arguments)
+        script = Path(__file__).with_name("faulty_node.py")
+        command = [sys.executable, str(script), *arguments]
+        return psutil.Popen(command, stdout=self._out, stderr=self._out)
+
+    def said(self) -> str:
+        """All that its processes wrote."""
+        return self.log.read_text(errors="replace")
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    for name, count in (("kills", 200), ("hangs", 50), ("liars", 20)):
+        parser.add_argument(f"--{name}", type=int, default=count)
+    parser.add_argument("--workers", type=int, default=6)
+    parser.add_argument("--pause", type=float, default=10.0, help="longest, in s")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds")
+    parser.add_argument("--seed", type=int, default=0)
+    flags = parser.parse_args()
+    rng = random.Random(flags.seed)
+    plan = ["worker"] * (flags.kills * 10 // 11)
+    plan += ["shepherd"] * (flags.kills - len(plan))
+    plan += ["hang"] * flags.hangs + ["lie"] * flags.liars
+    rng.shuffle(plan)
+    changes = faults._endless(
+        tau=50,
+        round_deadline_seconds=faults.DEADLINE,
+        heartbeat_limit_seconds=4.0,
+    )
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        changes["model_path"] = faults._tiny(stack, None)
+        run = FaultyRun(folder, flags.workers, **changes)
+        stack.callback(run.close)
+        run.wait(run.full, 300.0)
+        done = storm(run, plan, rng, flags)
+        run.wait(run.full)
+        times = [r.time for r in run.rounds()]
+        gap = max(b - a for a, b in pairwise(times))
+        print(f"{dict(done)}; {len(times)} rounds; {gap:.1f} s between two at most")
+        run.finish()
+        assert gap <= faults.STALL_SECONDS, "nothing was committed for too long"
+
+
+def storm(
+    run: FaultyRun, plan: list[str], rng: random.Random, flags: argparse.Namespace
+) -> Counter[str]:
+    """What was done of the plan, by kind."""
+    injector = Injector(run, rng, Counter())
+    slots, done = Slots(run.node), Counter[str]()
+    until = time.monotonic() + flags.limit
+    for number, kind in enumerate(plan, 1):
+        if time.monotonic() > until:
+            break
+        faults._pause(run, rng, flags.pause)
+        if kind == "lie":
+            lie(run, slots, rng)
+        elif kind == "hang":
+            victim = rng.choice(faults._settled(run, slots))
+            victim.send_signal(signal.SIGUSR1)
+        else:
+            injector.strike(kind)
+        done[kind] += 1
+        if number % 20 == 0:
+            print(f"  {dict(done)}, round {run.rounds()[-1].round}", flush=True)
+    return done
+
+
+def lie(run: FaultyRun, slots: Slots, rng: random.Random) -> None:
+    """Have one lie, among enough that others know better, and wait for its name."""
+    run.wait(run.full)
+    before = len(run.said())
+    while True:
+        victim = rng.choice(faults._settled(run, slots))
+        name = re.findall(rf"worker (\S+): process {victim.pid} started", run.said())
+        if name:
+            break
+        time.sleep(0.1)
+    until, again = time.monotonic() + NAMED_SECONDS, 0.0
+    while name[0] not in FOUND.findall(run.said()[before:]):
+        run.check_time(until)
+        if time.monotonic() > again:  # an attempt that was made anew has no lie in it
+            victim.send_signal(signal.SIGUSR2)
+            again = time.monotonic() + 5.0
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()
