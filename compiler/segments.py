@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pcp.compiler.exchanges import Array
+from pcp.dialect import function_body
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.dialect.inlining import remap
 from pcp.passes.core.base import CppPasses
@@ -78,27 +79,16 @@ def _segment_module(
     """`@main(given) -> wanted`."""
     with segment[0].location:
         module = ir.Module.create()
-        types = [v.type for v in given]
-        function = ir.FunctionType.get(types, [v.type for v in wanted])
         with ir.InsertionPoint(module.body):
-            main = ir.Operation.create(
-                "func.func",
-                regions=1,
-                attributes={
-                    "sym_name": ir.StringAttr.get("main"),
-                    "function_type": ir.TypeAttr.get(function),
-                },
-            )
-        block = main.regions[0].blocks.append(
-            *types, arg_locs=[ir.Location.current] * len(types)
-        )
+            name, types = function_body.named("main"), [v.type for v in given]
+            main, block = function_body.begin(name, types)
         moved = dict(zip(given, block.arguments, strict=True))
         with ir.InsertionPoint(block):
             for op in segment:
                 copy = op.clone()
                 copy.walk(lambda inner: remap(inner, moved))
                 moved.update(zip(op.results, copy.results, strict=True))
-            ir.Operation.create("func.return", operands=[moved[v] for v in wanted])
+        function_body.finish(main, [moved[v] for v in wanted])
     if any(op.name.startswith("chlo.") for op in segment):
         CppPasses("func.func(chlo-legalize-to-stablehlo)").run(module)
     return module

@@ -14,11 +14,12 @@ of the planner, where the program itself cuts nothing along it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from glob import escape
 from pathlib import Path
 from typing import Any
 
-from pcp import outside, strict_json
+from pcp import outside
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import ConfigError, nearest
@@ -52,27 +53,17 @@ class Rules:
     @classmethod
     def read(cls, path: Path) -> "Rules":
         """Read a file; raises `ConfigError` with the path and what is wrong."""
-        try:
-            content = strict_json.parse(
-                outside.read_bytes(path), object_pairs_hook=_once
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"{path}: cannot read the shardings: {error.strerror}"
-            ) from error
-        except ValueError as error:
-            raise ConfigError(f"{path}: {error}") from error
-        if not isinstance(content, dict) or set(content) != {"tensors"}:
-            found = ", ".join(content) if isinstance(content, dict) else "no object"
+        content = outside.read_object(
+            path, "the shardings", object_pairs_hook=partial(_once, path)
+        )
+        tensors = content.get("tensors")
+        if set(content) != {"tensors"} or not isinstance(tensors, dict):
             raise ConfigError(
                 f'{path}: a sharding file is {{"tensors": {{pattern: [axes of each '
-                f"dimension]}}}}, not {found}"
+                f"dimension]}}}}, not {', '.join(content)}"
             )
         return cls(
-            {
-                pattern: _axes(path, pattern, dims)
-                for pattern, dims in content["tensors"].items()
-            },
+            {pattern: _axes(path, pattern, dims) for pattern, dims in tensors.items()},
             str(path),
         )
 
@@ -112,11 +103,12 @@ class Rules:
         return Layout(dims + ((),) * (len(shape) - len(dims)))
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object whose keys are there once: JSON itself keeps the last, silently."""
     keys = [key for key, _ in pairs]
     if twice := {key for key in keys if keys.count(key) > 1}:
-        raise ValueError(f"{', '.join(sorted(twice))}: said twice; keep one of them")
+        named = ", ".join(sorted(twice))
+        raise ConfigError(f"{path}: {named}: said twice; keep one of them")
     return dict(pairs)
 
 

@@ -9,6 +9,9 @@ from pcp.dialect.base import Pcp, as_integers, as_strings, require
 from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import elements
 
+SHARDING = "pcp.sharding"
+"""On functions' arguments and results; on ops an array, one entry a result."""
+
 ELASTIC = -1
 """Size of a mesh axis whose members are decided while running."""
 

@@ -3,6 +3,9 @@
 from pcp.dialect.base import Op, integer, kinds, require, symbol
 from pcp.dialect.bindings import ir
 
+WITHOUT = "pcp.without_derivative"
+"""The op's name, which marks a function of a frontend too until it is there."""
+
 
 class CustomRule(Op):
     """What both rules share: no function is its own derivative's helper twice."""

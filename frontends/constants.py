@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from pcp.dialect import hlo
+from pcp.dialect import function_body, hlo
 from pcp.dialect.bindings import PassManager, ir, stablehlo
 from pcp.frontends.signature import entry
 
@@ -87,8 +87,6 @@ def freeze_arguments(
     """
     op = entry(module, function)
     block = op.regions[0].blocks[0]
-    old = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
-    kept = [type_ for i, type_ in enumerate(old.inputs) if i not in arrays]
     with module.context, op.location:
         with ir.InsertionPoint.at_block_begin(block):
             for i, array in arrays.items():
@@ -96,8 +94,7 @@ def freeze_arguments(
                 argument.replace_all_uses_with(dense(array, argument.type))
         for i in sorted(arrays, reverse=True):
             block.erase_argument(i)
-        new = ir.FunctionType.get(kept, old.results)
-        op.attributes["function_type"] = ir.TypeAttr.get(new)
+        function_body.retype(op)
 
 
 def dense(array: np.ndarray, type_: ir.Type) -> ir.Value:
@@ -148,26 +145,16 @@ def _is_used_outside(op: ir.Operation, folded: list[ir.Operation]) -> bool:
 def _evaluate(block: ir.Block, wanted: list[ir.Operation]) -> list[ir.Attribute]:
     """Values of `wanted`, computed by the StableHLO interpreter."""
     needed = _closure(wanted)
-    types = [op.results[0].type for op in wanted]
     with ir.Location.unknown():
         program = ir.Module.create()
         with ir.InsertionPoint(program.body):
-            main = ir.Operation.create(
-                "func.func",
-                regions=1,
-                attributes={
-                    "sym_name": ir.StringAttr.get("main"),
-                    "function_type": ir.TypeAttr.get(ir.FunctionType.get([], types)),
-                },
-            )
-        body = ir.Block.create_at_start(main.regions[0], [])
+            main, body = function_body.begin(function_body.named("main"), [])
         values: dict[ir.Value, ir.Value] = {}
         with ir.InsertionPoint(body):
             for view in block.operations:
                 if hash(view.operation) in needed:
                     _copy(view.operation, values)
-            results = [values[op.results[0]] for op in wanted]
-            ir.Operation.create("func.return", operands=results)
+        function_body.finish(main, [values[op.results[0]] for op in wanted])
     return stablehlo.eval_module(program, [])
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pcp.dialect.bindings import ir
+from pcp.dialect.derivatives import WITHOUT
 from pcp.errors import IRError
 from pcp.frontends.jax_calls import JaxCall, Rule, emit, is_float, lowering, primitives
 
@@ -31,7 +32,6 @@ MARKS = {
 DEPTH = 8
 
 #: On such a function: which operands have no derivative, and why.
-WITHOUT = "pcp.without_derivative"
 
 #: What a stop is while MLIR's inliner runs, which leaves functions with ops of pcp.
 STOP = "pcp.stop_gradient"

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pcp.dialect.attributes import SHARDING
 from pcp.dialect.bindings import ir
 from pcp.dialect.shardy import sdy
 from pcp.errors import IRError, UsageError
 from pcp.frontends.signature import entry
-
-SHARDING = "pcp.sharding"
 
 _REPLICAS = re.compile(r"mhlo\.num_replicas = (\d+)")
 _PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")

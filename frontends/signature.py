@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from pcp.dialect import function_body
 from pcp.dialect.bindings import ir
 from pcp.dialect.roles import (
     AVERAGE,
@@ -94,9 +95,7 @@ def add_argument(module: ir.Module, type_: str) -> None:
     with module.context, op.location:
         block = op.regions[0].blocks[0]
         block.add_argument(ir.Type.parse(type_), op.location)
-        old = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
-        border = ir.FunctionType.get([a.type for a in block.arguments], old.results)
-        op.attributes["function_type"] = ir.TypeAttr.get(border)
+        function_body.retype(op)
 
 
 def annotate_results(

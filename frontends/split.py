@@ -17,7 +17,7 @@ written.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pcp.dialect import hlo
+from pcp.dialect import function_body, hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.inlining import inside
 from pcp.frontends.constants import erase_dead
@@ -133,10 +133,8 @@ def _finish(
     function: ir.Operation, returned: Sequence[Value], keep: Sequence[int]
 ) -> None:
     """Return these values, of these of the arguments, in this order."""
-    block, end = _block(function), _end(function)
-    with ir.InsertionPoint(end), end.location:
-        ir.Operation.create("func.return", operands=list(returned))
-    end.erase()
+    block = _block(function)
+    function_body.finish(function, returned)
     erase_dead(block)
     old = list(block.arguments)
     for i in keep:
@@ -144,10 +142,7 @@ def _finish(
         old[i].replace_all_uses_with(new)
     for _ in old:
         block.erase_argument(0)
-    type_ = ir.FunctionType.get(
-        [a.type for a in block.arguments], [v.type for v in _end(function).operands]
-    )
-    function.attributes["function_type"] = ir.TypeAttr.get(type_)
+    function_body.retype(function)
     for name in ("arg_attrs", "res_attrs"):
         if name in function.attributes:
             del function.attributes[name]

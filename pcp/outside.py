@@ -51,19 +51,40 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
         return file.read()
 
 
-def read_json(path: str | Path) -> Any:
-    """What a JSON file says; `OSError`, or `ValueError` for what is no JSON of ours."""
-    return strict_json.parse(read_bytes(path, MAX_JSON_BYTES))
+def read_json(path: str | Path, **how: Any) -> Any:
+    """What a JSON file says; `OSError`, or `ValueError` for what is no JSON of ours.
+
+    `how` are options of `strict_json.parse`.
+    """
+    return strict_json.parse(read_bytes(path, MAX_JSON_BYTES), **how)
 
 
-def read_object(path: str | Path) -> dict[str, Any]:
-    """The JSON object in a file; `ConfigError` says why there is none."""
+def read_object(path: str | Path, what: str = "it", **how: Any) -> dict[str, Any]:
+    """The JSON object in a file; `ConfigError` says why there is none.
+
+    `what` names the file's content in an error; `how` are options of `read_json`.
+    """
     try:
-        found = read_json(path)
+        found = read_json(path, **how)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read it: {error.strerror}") from error
+        raise ConfigError(f"{path}: cannot read {what}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: expected a JSON object")
     return found
+
+
+def weight_files(index: Path) -> list[Path]:
+    """The files of a safetensors index, each once; they lie beside it.
+
+    `OSError`, or `ValueError` for what is no index, or names a file elsewhere.
+    """
+    said = read_json(index)
+    names = said.get("weight_map") if isinstance(said, dict) else None
+    if not isinstance(names, dict):
+        raise ValueError("it has no weight_map")
+    files = [index.parent / str(name) for name in dict.fromkeys(names.values())]
+    if any(file.parent != index.parent for file in files):
+        raise ValueError("it names a file in another folder")
+    return files

@@ -8,21 +8,28 @@ commands are parsed and its Python is compiled.
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from helpers.repository.block_runs import (
+    BY_LANGUAGE,
+    LIMIT_S,
+    RUN,
+    is_printed,
+    run_bash,
+    run_command,
+    shell_variables,
+)
 from helpers.repository.commands import check, commands
 from helpers.repository.installation import PROJECT
 from helpers.repository.markdown import all_blocks
-from helpers.repository.mlir_fragments import ELLIPSIS, problem, unknown_ops
+from helpers.repository.mlir_fragments import problem
 from helpers.repository.page_in_order import run_page
 from helpers.repository.sources import ROOT
 
@@ -57,86 +64,9 @@ IN_ORDER = (
     ),
 )
 LINES = 300  # of an anatomy that a newcomer runs
-LIMIT_S = 1500  # of the long ones; pytest's own limit ends the others
-DRAWN = set("─│┌┐└┘├┤┬┴►◄▲▼")
-
-
-# --- what a block of a language goes through ---
-
-
-def run_bash(block: Block, folder: Path) -> str:
-    """As a user's shell would, but the first failure ends it."""
-    return _run(["bash", "-euo", "pipefail", "-c", block.text], folder)
-
-
-def run_python(block: Block, folder: Path) -> str:
-    return _run([sys.executable, "-c", block.text], folder)
-
-
-def parse_mlir(block: Block, folder: Path) -> None:
-    """By MLIR; of a sketch, which leaves something out, the ops must exist."""
-    if ELLIPSIS in block.text:
-        assert unknown_ops(block.text) == []
-    else:
-        assert problem(block.text) is None
-
-
-def parse_json(block: Block, folder: Path) -> None:
-    json.loads(block.text)
-
-
-def parse_toml(block: Block, folder: Path) -> None:
-    tomllib.loads(block.text)
-
-
-def is_drawn(block: Block, folder: Path) -> None:
-    """Without a language it is a picture, and nothing that could run."""
-    assert DRAWN & set(block.text), "say the language behind the fence"
-
-
-def is_printed(block: Block, output: str) -> None:
-    """Its lines stand together in the output; `...` is anything on one line."""
-    printed = "\n".join(line.strip() for line in output.splitlines())
-    lines = [line.strip().split(ELLIPSIS) for line in block.text.splitlines()]
-    wanted = "\n".join(".*".join(map(re.escape, parts)) for parts in lines)
-    assert re.search(f"^{wanted}$", printed, re.MULTILINE), f"{block}: {output}"
-
-
-RUN = {"bash": run_bash, "python": run_python}
-BY_LANGUAGE: dict[str, Callable[[Block, Path], object]] = {
-    **RUN,
-    "mlir": parse_mlir,
-    "json": parse_json,
-    "toml": parse_toml,
-    "": is_drawn,
-}
-
-
-def _variables() -> dict[str, str]:
-    """Those of a shell that finds this pcp."""
-    bin_ = Path(sys.executable).parent
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    ours = {"PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": path}
-    return os.environ | ours
-
-
-def _run(command: list[str], folder: Path) -> str:
-    """What the command printed; a failure fails the test with it."""
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=_variables(),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
-    return done.stdout
 
 
 # --- what is checked instead ---
-
-
 def understood(block: Block, folder: Path) -> None:
     """Each command by its real parser; scripts, tests and make's targets exist."""
     found = commands(block.text)
@@ -214,7 +144,7 @@ def rule_from_outside(block: Block, folder: Path) -> None:
     own = "def double_times(g, x): return g\ndef my_rule(at): return [at.g]\n"
     asked = "from pcp.autodiff.core.registry import find\nassert find('mine.square')\n"
     code = f"{own}{block.text}{asked}"
-    _run([sys.executable, "-c", code], folder)
+    run_command([sys.executable, "-c", code], folder)
 
 
 def one_of_both(block: Block, folder: Path) -> None:
@@ -353,7 +283,7 @@ def test_a_page_works_from_top_to_bottom(file: str, folder: Path) -> None:
 
 def works_in_order(blocks: list[Block], folder: Path) -> None:
     """All of them run, and print what stands below them."""
-    ran = dict(run_page(blocks, folder, _variables(), LIMIT_S))
+    ran = dict(run_page(blocks, folder, shell_variables(), LIMIT_S))
     output = ""
     for block in blocks:
         if block in ran:

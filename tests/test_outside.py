@@ -11,6 +11,7 @@ from helpers.worlds.training_runs import experiment as on_disk
 
 from pcp import outside
 from pcp.bundle import Bundle
+from pcp.compiler.sharding_file import Rules
 from pcp.errors import BundleError, ConfigError, PcpError, StateMismatch
 from pcp.training.config import experiment_file
 from pcp.training.data.dataset import Source, token_inputs
@@ -24,6 +25,7 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
 READERS = {
     "bundle": (Bundle.read, BundleError),
     "experiment": (experiment_file.load, ConfigError),
+    "sharding file": (Rules.read, ConfigError),
     "ledger": (ledger.read, PcpError),
     "safetensors": (safetensors_io.read, StateMismatch),
     "index": (lambda p: safetensors_io.indexed(p), StateMismatch),
@@ -61,6 +63,23 @@ def test_too_large_is_not_read(tmp_path):
     (tmp_path / "x").write_bytes(b"12345")
     with pytest.raises(OSError, match="5 bytes; 4 are taken"):
         outside.read_bytes(tmp_path / "x", 4)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"a": "../b.safetensors"}, "in another folder"),
+        ({"a": "/b.safetensors"}, "in another folder"),
+        (["b.safetensors"], "no weight_map"),
+    ],
+)
+def test_an_index_names_what_lies_beside_it(tmp_path, said, why):
+    index = tmp_path / "x.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "b.st", "c": "b.st"}}))
+    assert outside.weight_files(index) == [tmp_path / "b.st"]
+    index.write_text(json.dumps({"weight_map": said}))
+    with pytest.raises(ValueError, match=why):
+        outside.weight_files(index)
 
 
 @pytest.mark.parametrize(

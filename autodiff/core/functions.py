@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from pcp.autodiff.core.expansion import expand, forget_channels
-from pcp.dialect import hlo
+from pcp.dialect import function_body, hlo
 from pcp.dialect.bindings import PassManager, ir
+from pcp.dialect.derivatives import WITHOUT
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError, nearest
 from pcp.passes.core.rewriting import splice
@@ -13,7 +14,6 @@ Value = ir.Value
 
 
 #: That some operands of a function have no derivative.
-WITHOUT = "pcp.without_derivative"
 
 #: The functions of each kind of derivative rule, as its attributes name them. The first
 #: one, where there is any, runs in the place of a call.
@@ -171,14 +171,7 @@ TAKEN_OVER = "pcp.taken_over"
 def finish(function: ir.Operation, results: Sequence[Value]) -> None:
     """Return `results`, set the type that follows, and drop what is not used."""
     block = body(function)
-    *_, end = block.operations
-    with ir.InsertionPoint(end), end.location:
-        ir.Operation.create("func.return", operands=list(results))
-    end.operation.erase()
-    type_ = ir.FunctionType.get(
-        [a.type for a in block.arguments], [r.type for r in results]
-    )
-    function.attributes["function_type"] = ir.TypeAttr.get(type_)
+    function_body.finish(function, results)
     forget_channels(function)
     _drop_unused_calls(function)
     _extend(function, "arg_attrs", len(block.arguments))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.shardy import manual
 from pcp.dialect.shardy.borders import NESTED, PARTS, WHOLE
@@ -40,11 +41,11 @@ def _barrier(reader: Reader, op: ir.Operation) -> None:
         reader.refuse(op, f"{said} is no direction that pcp knows")
     value, direction = op.operands[0], _DIRECTIONS[found[0]]
     if direction is not None:
-        facts = {"direction": ir.StringAttr.get(direction)}
+        said = ir.StringAttr.get(direction)
         with ir.InsertionPoint(op), op.location:
-            value = ir.Operation.create(
-                "pcp.barrier_prop", [value.type], [value], attributes=facts
-            ).results[0]
+            value = hlo.op(
+                "pcp.barrier_prop", [value], [value.type], direction=said
+            ).result
     op.results[0].replace_all_uses_with(value)
     op.erase()
 
@@ -85,20 +86,18 @@ def _manual(reader: Reader, op: ir.Operation) -> None:
 
 def _group(reader: Reader, op: ir.Operation) -> None:
     """`sdy.sharding_group`."""
-    facts = {"group": op.attributes["group_id"]}
+    group = op.attributes["group_id"]
     with ir.InsertionPoint(op), op.location:
-        ir.Operation.create("pcp.sharding_group", [], list(op.operands), facts)
+        hlo.op("pcp.sharding_group", op.operands, [], group=group)
     op.erase()
 
 
 def _constant(reader: Reader, op: ir.Operation) -> None:
     """`sdy.constant` is StableHLO's, which Shardy's passes keep from folding."""
-    facts = {"value": op.attributes["value"]}
+    value, type_ = op.attributes["value"], op.results[0].type
     with ir.InsertionPoint(op), op.location:
-        made = ir.Operation.create(
-            "stablehlo.constant", [op.results[0].type], attributes=facts
-        )
-    op.results[0].replace_all_uses_with(made.results[0])
+        made = hlo.op("constant", [], [type_], value=value)
+    op.results[0].replace_all_uses_with(made.result)
     op.erase()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.dialect.shardy import manual
@@ -129,6 +130,7 @@ def annotated(
     name: str, value: ir.Value, parsed: Parsed, type_: ir.Type | None = None
 ) -> ir.Value:
     """`pcp.<name>` of a value and its sharding."""
-    facts = {"sharding": ir.Attribute.parse(str(parsed))}
-    made = ir.Operation.create(f"pcp.{name}", [type_ or value.type], [value], facts)
-    return made.results[0]
+    sharding = ir.Attribute.parse(str(parsed))
+    return hlo.op(
+        f"pcp.{name}", [value], [type_ or value.type], sharding=sharding
+    ).result

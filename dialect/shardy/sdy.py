@@ -14,6 +14,7 @@ JAX numbers its devices is dropped: which device is which member is pcp's to say
 
 from collections.abc import Iterator, Sequence
 
+from pcp.dialect.attributes import SHARDING as OURS
 from pcp.dialect.bindings import ir
 from pcp.dialect.inlining import inline_annotated
 from pcp.dialect.shardy import manual
@@ -21,7 +22,6 @@ from pcp.dialect.shardy.ops import RULES
 from pcp.dialect.shardy.reader import HOLDERS, NAMED, SHARDING, Reader
 from pcp.dialect.shardy.text import Parsed, read_shardings, rule_text
 
-OURS = "pcp.sharding"
 RULE, OUR_RULE = "sdy.sharding_rule", "pcp.sharding_rule"
 GENERIC = (
     "print the module in generic form: "

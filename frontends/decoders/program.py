@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pcp.decoder_phase import KINDS, Phase
-from pcp.dialect import hlo
+from pcp.dialect import function_body, hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context
 from pcp.dialect.roles import NAME, ROLE
@@ -144,25 +144,14 @@ class _Function:
         """The function with its body."""
         inputs = [*self.parameters, *self.caches, *self.data]
         results = [self.logits, *self.caches]
-        border = ir.FunctionType.get(
-            [p.type for p in inputs], [p.type for p in results]
-        )
-        made = ir.Operation.create(
-            "func.func",
-            regions=1,
-            attributes={
-                "sym_name": ir.StringAttr.get(self.phase.name),
-                "function_type": ir.TypeAttr.get(border),
-                "arg_attrs": ir.ArrayAttr.get([p.attributes() for p in inputs]),
-                "res_attrs": ir.ArrayAttr.get([p.attributes() for p in results]),
-            },
-        )
-        types = [p.type for p in inputs]
-        where = ir.Location.current
-        block = made.regions[0].blocks.append(*types, arg_locs=[where] * len(types))
+        attributes = function_body.named(self.phase.name) | {
+            "arg_attrs": ir.ArrayAttr.get([p.attributes() for p in inputs]),
+            "res_attrs": ir.ArrayAttr.get([p.attributes() for p in results]),
+        }
+        made, block = function_body.begin(attributes, [p.type for p in inputs])
         with ir.InsertionPoint(block):
             returned = self._body(list(block.arguments))
-            ir.Operation.create("func.return", operands=returned)
+        function_body.finish(made, returned)
 
     def _body(self, arguments: list[Value]) -> list[Value]:
         first, last = len(self.parameters), len(self.parameters) + len(self.caches)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pcp import strict_json
+from pcp import outside
 from pcp.errors import ConfigError, StateMismatch, nearest
 from pcp.frontends.pytorch.constants import to_numpy
 
@@ -166,17 +166,14 @@ def _shards(folder: Path) -> Sequence[Path]:
         return [folder / SINGLE]
     index = folder / INDEX
     try:
-        names = strict_json.parse(index.read_text(encoding="utf-8"))[
-            "weight_map"
-        ].values()
+        return outside.weight_files(index)
     except OSError as error:
         raise ConfigError(
             f"{folder}: has neither {SINGLE} nor {INDEX}; save the model with "
             "save_pretrained(folder), which writes this format"
         ) from error
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{index}: damaged: {error}") from error
-    return [folder / name for name in dict.fromkeys(map(str, names))]
 
 
 # --- errors ---

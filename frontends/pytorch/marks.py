@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from pcp.dialect import hlo, threefry
+from pcp.dialect import function_body, hlo, threefry
 from pcp.dialect.bindings import ir
 from pcp.errors import IRError
 from pcp.frontends.constants import dense
@@ -275,15 +275,8 @@ def _shorten(function: ir.Operation, marks: range, results: int) -> None:
     block = function.regions[0].blocks[0]
     for _ in marks:
         block.erase_argument(marks.start)
-    end = [view.operation for view in block.operations][-1]
-    kept = list(end.operands)[:results]
-    with ir.InsertionPoint(end), end.location:
-        ir.Operation.create("func.return", operands=kept)
-    end.erase()
-    type_ = ir.FunctionType.get(
-        [a.type for a in block.arguments], [v.type for v in kept]
-    )
-    function.attributes["function_type"] = ir.TypeAttr.get(type_)
+    end = block.operations[-1].operation
+    function_body.finish(function, list(end.operands)[:results])
     for name in ("arg_attrs", "res_attrs"):
         if name in function.attributes:
             del function.attributes[name]

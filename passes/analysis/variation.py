@@ -17,12 +17,11 @@ from pcp.passes.core.functions import NAME, argument_attributes, entry, string
 from pcp.passes.core.rewriting import HOLD
 from pcp.passes.core.walk import CONTROL_FLOW, block_of, returned, walk
 from pcp.passes.sharding.layout import from_attribute
+from pcp.passes.sharding.owners import AGREE
 from pcp.passes.sharding.ports import port_shardings
 
 Axes = frozenset[str]
 
-#: Collectives after which the members along their axes hold the same.
-_AGREE = ("pcp.all_reduce", "pcp.all_gather", "pcp.broadcast")
 #: Collectives after which each member along their axes holds a part of its own.
 _CUT = ("pcp.reduce_scatter", "pcp.all_to_all")
 #: What may give members the same along axes that nothing here says.
@@ -188,7 +187,7 @@ class Variation:
         """Of an op's results, where `own` are the axes of its operands."""
         if op.name in _OPAQUE:
             return UNKNOWN
-        if op.name in _AGREE:
+        if op.name in AGREE:
             return own - set(strings(op, "axes"))
         if op.name in _CUT:
             return _union([own, frozenset(strings(op, "axes"))])

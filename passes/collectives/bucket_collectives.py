@@ -9,6 +9,7 @@ from pcp.dialect.base import integer, integers
 from pcp.dialect.bindings import ir
 from pcp.passes.core.base import Pass
 from pcp.passes.core.rewriting import all_functions, attributes
+from pcp.passes.core.walk import used
 
 Value = ir.Value
 
@@ -77,7 +78,7 @@ class _Bucket:
 
     def reads(self, op: ir.Operation) -> bool:
         """Whether the op needs a member's result, directly or not."""
-        return any(value in self.results for value in _used(op))
+        return any(value in self.results for value in used(op))
 
 
 def _buckets(block: ir.Block, limit: int) -> Iterator[_Bucket]:
@@ -144,15 +145,6 @@ def _members(op: ir.Operation) -> int:
     dim = integer(op, "dim")
     sizes = hlo.shape_of(op.operands[0])[dim], hlo.shape_of(op.results[0])[dim]
     return max(sizes) // min(sizes) if min(sizes) else 1
-
-
-def _used(op: ir.Operation) -> Iterator[Value]:
-    """The operands, and what regions use."""
-    yield from op.operands
-    for region in op.regions:
-        for inner in region.blocks:
-            for nested in inner.operations:
-                yield from _used(nested.operation)
 
 
 def _join(bucket: _Bucket) -> None:

@@ -9,7 +9,7 @@ from pcp.dialect.bindings import ir
 from pcp.errors import PassError
 from pcp.passes.core.base import Pass
 from pcp.passes.core.rewriting import all_functions, is_pure, replace
-from pcp.passes.core.walk import CONTROL_FLOW
+from pcp.passes.core.walk import CONTROL_FLOW, used
 
 #: What can be on its way while the program goes on.
 COLLECTIVES = frozenset(
@@ -265,15 +265,6 @@ class _Order:
         for number in list(self.pending):
             self._wait(number)
             self._place(list(self.delayed))
-
-
-def used(op: ir.Operation) -> Iterator[ir.Value]:
-    """The operands, and what regions use."""
-    yield from op.operands
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield from used(inner.operation)
 
 
 # --- the rewrite ---

@@ -7,6 +7,7 @@ A `Port` is one argument or result with its name and role, which stand in the IR
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pcp.dialect import function_body
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.dialect.roles import EVALUATION, INIT, MODEL_STATE, NAME, ROLE
@@ -103,25 +104,15 @@ def define(
         )
     location = ir.Location.name(name, context=module.context)
     with ir.InsertionPoint(module.body), location:
-        function = ir.Operation.create(
-            "func.func",
-            regions=1,
-            attributes={
-                "sym_name": ir.StringAttr.get(name),
-                "function_type": _function_type(inputs, []),
-                "arg_attrs": _attributes(inputs),
-            }
-            | ({"sym_visibility": ir.StringAttr.get("private")} if private else {}),
-        )
-        block = function.regions[0].blocks.append(
-            *(port.type for port in inputs), arg_locs=[location] * len(inputs)
-        )
+        attributes: dict[str, ir.Attribute] = function_body.named(name)
+        if private:
+            attributes["sym_visibility"] = ir.StringAttr.get("private")
+        function, block = function_body.begin(attributes, [p.type for p in inputs])
         with ir.InsertionPoint(block):
             results = list(build(*block.arguments))
-            ir.Operation.create("func.return", operands=[value for _, value in results])
-        ports = [port for port, _ in results]
-        function.attributes["function_type"] = _function_type(inputs, ports)
-        function.attributes["res_attrs"] = _attributes(ports)
+        function_body.finish(function, [value for _, value in results])
+        function.attributes["arg_attrs"] = _attributes(inputs)
+        function.attributes["res_attrs"] = _attributes([port for port, _ in results])
     return function
 
 
@@ -133,12 +124,6 @@ def call(callee: str, arguments: Sequence[ir.Value], results: Sequence[ir.Type])
         results=list(results),
         attributes={"callee": ir.FlatSymbolRefAttr.get(callee)},
     ).results
-
-
-def _function_type(inputs: Sequence[Port], results: Sequence[Port]) -> ir.Attribute:
-    return ir.TypeAttr.get(
-        ir.FunctionType.get([p.type for p in inputs], [p.type for p in results])
-    )
 
 
 def _attributes(ports: Sequence[Port]) -> ir.ArrayAttr:

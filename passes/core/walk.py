@@ -36,3 +36,12 @@ def element_width(value: ir.Value) -> int:
     if isinstance(element, ir.ComplexType):
         return 2 * element.element_type.width // 8
     return max(1, element.width // 8)
+
+
+def used(op: ir.Operation) -> Iterator[ir.Value]:
+    """The operands, and what regions use."""
+    yield from op.operands
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield from used(inner.operation)

@@ -16,7 +16,7 @@ _FOLDER = Path(__file__).parent / "objects"
 _DIGITS = 12
 _NAMED = re.compile(rf'path = "(pcp-[0-9a-f]{{{_DIGITS}}}-([\w-]+\.(?:o|ptx)))"')
 _PTX = "cuda.ptx.xz"
-_ENTRY = re.compile(
+ENTRY = re.compile(
     r"^\.visible \.entry (\w+)\(.*?(?=^\.visible \.entry|\Z)", re.S | re.M
 )
 
@@ -74,7 +74,7 @@ def ptx() -> dict[str, str]:
     """The PTX of each CUDA kernel, by name: for sm_80, which later GPUs run, too."""
     text = lzma.decompress((_FOLDER / _PTX).read_bytes()).decode()
     head = text[: text.index(".visible .entry")]
-    return {found[1]: head + found[0] for found in _ENTRY.finditer(text)}
+    return {found[1]: head + found[0] for found in ENTRY.finditer(text)}
 
 
 @cache

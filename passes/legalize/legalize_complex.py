@@ -5,7 +5,7 @@ A convolution becomes real ones; a constant of 64-bit parts is put together from
 
 from collections.abc import Callable, Sequence
 
-from pcp.dialect import hlo
+from pcp.dialect import function_body, hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.passes.core.rewriting import attributes, defining
 
@@ -69,20 +69,9 @@ def _evaluated(op: ir.Operation, build: Callable[[Value], Value]) -> ir.Attribut
     """What `build` gives on a constant: the bindings cannot read complex numbers."""
     module = ir.Module.create()
     with ir.InsertionPoint(module.body):
-        type_ = ir.FunctionType.get([], [])
-        function = ir.Operation.create(
-            "func.func",
-            attributes={
-                "sym_name": ir.StringAttr.get("main"),
-                "function_type": ir.TypeAttr.get(type_),
-            },
-            regions=1,
-        )
-    block = function.regions[0].blocks.append()
+        function, block = function_body.begin(function_body.named("main"), [])
     with ir.InsertionPoint(block):
         value = build(op.clone().results[0])
-        ir.Operation.create("func.return", operands=[value])
-    result = ir.FunctionType.get([], [value.type])
-    function.attributes["function_type"] = ir.TypeAttr.get(result)
+    function_body.finish(function, [value])
     (found,) = stablehlo.eval_module(module, [])
     return found

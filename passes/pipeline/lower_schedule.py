@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pcp.dialect import hlo
+from pcp.dialect import function_body, hlo
 from pcp.dialect.attributes import On, unwrap
 from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST
@@ -239,24 +239,16 @@ class _Device:
         source = self.plan.function
         wanted = self._arguments()
         ports = entry(source).arguments
-        made = ir.Operation.create("func.func", regions=1)
-        for name, attribute in attributes(source).items():
-            if name not in ("arg_attrs", "res_attrs"):
-                made.attributes[name] = attribute
-        block = made.regions[0].blocks.append(
-            *(self._argument_type(k) for k in wanted),
-            arg_locs=[ports[k].location for k in wanted],
-        )
+        said = attributes(source)
+        kept = {k: said[k] for k in said if k not in ("arg_attrs", "res_attrs")}
+        types = [self._argument_type(k) for k in wanted]
+        places = [ports[k].location for k in wanted]
+        made, block = function_body.begin(kept, types, places)
         self._bind(dict(zip(wanted, block.arguments, strict=True)))
         with ir.InsertionPoint(block):
             self._tasks()
             results = self._results()
-            ir.Operation.create("func.return", operands=[v for _, v in results])
-        made.attributes["function_type"] = ir.TypeAttr.get(
-            ir.FunctionType.get(
-                [a.type for a in block.arguments], [v.type for _, v in results]
-            )
-        )
+        function_body.finish(made, [v for _, v in results])
         given, gives = argument_attributes(source), result_attributes(source)
         set_argument_attributes(made, [given[k] for k in wanted])
         set_result_attributes(made, [gives[k] for k, _ in results])

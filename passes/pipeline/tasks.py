@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pcp.dialect import hlo
+from pcp.dialect import function_body, hlo
 from pcp.dialect.attributes import On, unwrap
 from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST, bundled, pack, unpack
@@ -34,13 +34,9 @@ def build_schedule(
     lie: what devices of one stage exchange stands inside of their tasks.
     """
     with ir.InsertionPoint(function), function.location:
-        made = ir.Operation.create(
-            "func.func", regions=1, attributes=attributes(function)
-        )
         given = entry(function).arguments
-        block = made.regions[0].blocks.append(
-            *(a.type for a in given), arg_locs=[a.location for a in given]
-        )
+        types, places = [a.type for a in given], [a.location for a in given]
+        made, block = function_body.begin(attributes(function), types, places)
         with ir.InsertionPoint(block):
             parts = parts_of(stages)
             columns = [
@@ -56,7 +52,7 @@ def build_schedule(
                     stages.flow.results, zip(*placed, strict=True), strict=True
                 )
             ]
-            ir.Operation.create("func.return", operands=results)
+        function_body.finish(made, results)
     function.erase()
     return made
 

@@ -8,13 +8,13 @@ its own, the same data as a whole, wherever it is read.
 
 from collections.abc import Iterable
 
+from pcp.dialect import function_body
 from pcp.dialect.bindings import ir
 from pcp.dialect.inlining import remap
 from pcp.passes.core.functions import (
     ROLE,
     argument_attributes,
     entry,
-    function_type,
     set_argument_attributes,
     string,
 )
@@ -125,15 +125,11 @@ def _behind(ops: Iterable[ir.Operation]) -> set[Value]:
 def _repeated(function: ir.Operation, places: Iterable[int]) -> list[Value]:
     """New arguments, the same as those at `places` but for their role."""
     said = argument_attributes(function)
-    type_ = function_type(function)
     block, made = entry(function), []
     for k in places:
         old = block.arguments[k]
         made.append(block.add_argument(old.type, old.location))
         said.append(said[k] | {ROLE: ir.StringAttr.get(WHOLE)})
-    inputs = [argument.type for argument in block.arguments]
-    function.attributes["function_type"] = ir.TypeAttr.get(
-        ir.FunctionType.get(inputs, list(type_.results))
-    )
+    function_body.retype(function)
     set_argument_attributes(function, said)
     return made

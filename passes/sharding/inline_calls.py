@@ -6,10 +6,11 @@ on a call or on a callee's arguments.
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.dialect.host import callee, is_host
-from pcp.dialect.inlining import functions_of
+from pcp.dialect.inlining import CALL, functions_of
 from pcp.errors import nearest
 from pcp.passes.core.base import CppPasses
 from pcp.passes.core.dialects import check_cuttable
@@ -18,8 +19,6 @@ from pcp.passes.core.marks import MARK, mark_of
 from pcp.passes.core.rewriting import functions, refuse, splice
 from pcp.passes.core.walk import walk
 from pcp.passes.sharding.ports import port_shardings
-
-CALL = "func.call"
 
 #: A call, and the functions that it came out of.
 Call = tuple[ir.Operation, tuple[str, ...]]
@@ -115,20 +114,13 @@ def _constrained(
 ) -> list[ir.Value]:
     """The values laid out as the callee says of its ports."""
     return [
-        value if said is None else _constraint(value, said)
+        value
+        if said is None
+        else hlo.op("pcp.constraint", [value], [value.type], sharding=said).result
         for value, said in zip(
             values, port_shardings(callee, which, len(values)), strict=True
         )
     ]
-
-
-def _constraint(value: ir.Value, sharding: ir.Attribute) -> ir.Value:
-    return ir.Operation.create(
-        "pcp.constraint",
-        operands=[value],
-        results=[value.type],
-        attributes={"sharding": sharding},
-    ).results[0]
 
 
 def _mark(op: ir.Operation, call: ir.Operation) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pcp.dialect.attributes import Dim, Sharding, sharding_dims
+from pcp.dialect.attributes import SHARDING, Dim, Sharding, sharding_dims
 from pcp.dialect.base import as_strings
 from pcp.dialect.bindings import ir
 from pcp.layout import Axes, Layout
@@ -16,9 +16,6 @@ __all__ = [
     "from_attribute",
     "to_attribute",
 ]
-
-#: On functions' arguments and results; on ops an array, one entry a result.
-SHARDING = "pcp.sharding"
 
 #: On ops: from where every axis of the results came, one entry an axis.
 WHY = "pcp.why"

@@ -6,10 +6,10 @@ so nothing may cut them or tie them to other tensors. Such ops carry `pcp.manual
 """
 
 from pcp.dialect.bindings import ir
+from pcp.dialect.shardy.manual import PLACE
 
 MANUAL = "pcp.manual"
 TO_PART, FROM_PART = "pcp.to_part", "pcp.from_part"
-PLACE = "stablehlo.partition_id"
 
 
 def is_manual(op: ir.Operation) -> bool:

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
-from pcp.dialect import collectives, hlo
+from pcp.dialect import collectives, function_body, hlo
 from pcp.dialect.base import integer, strings
 from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
 from pcp.passes.core.base import Pass
 from pcp.passes.core.functions import symbol_name
-from pcp.passes.core.rewriting import functions, refuse
+from pcp.passes.core.rewriting import attributes, functions, refuse
 from pcp.passes.core.walk import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.annotations import check_shardings
 from pcp.passes.sharding.late import LATE
@@ -132,21 +132,13 @@ class Member:
         entry = block_of(source, 0)
         end = returned(entry)
         inputs = [self.type_of(a) for a in entry.arguments]
-        made = ir.Operation.create("func.func", regions=1)
-        for name in source.attributes:
-            made.attributes[name] = source.attributes[name]
-        block = made.regions[0].blocks.append(
-            *inputs, arg_locs=[a.location for a in entry.arguments]
-        )
+        places = [a.location for a in entry.arguments]
+        made, block = function_body.begin(attributes(source), inputs, places)
         self.values.update(zip(entry.arguments, block.arguments, strict=True))
         with ir.InsertionPoint(block):
             self._ops(entry)
-            outputs = [self.values[v] for v in end.operands]
-            with end.location:
-                ir.Operation.create("func.return", operands=outputs)
-        made.attributes["function_type"] = ir.TypeAttr.get(
-            ir.FunctionType.get(inputs, [v.type for v in outputs])
-        )
+        with end.location:
+            function_body.finish(made, [self.values[v] for v in end.operands])
 
     def _ops(self, block: ir.Block) -> None:
         """Everything in a block but its terminator."""

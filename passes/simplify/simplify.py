@@ -7,6 +7,7 @@ from pcp.dialect.bindings import ir
 from pcp.passes.core.base import CppPasses, Pass
 from pcp.passes.core.rewriting import before, functions, is_unused, refuse, sweep
 from pcp.passes.core.stops import needless
+from pcp.passes.core.walk import CONTROL_FLOW
 from pcp.passes.simplify import simplify_arithmetic as arithmetic
 from pcp.passes.simplify import simplify_contractions as contractions
 from pcp.passes.simplify import simplify_convolutions as convolutions
@@ -79,7 +80,7 @@ class Simplify(Pass):
             for block in region.blocks:
                 for view in list(block.operations):
                     op = view.operation
-                    if op.name in NESTED:
+                    if op.name in CONTROL_FLOW:
                         changed |= self._round(op)
                     if not is_unused(op):
                         changed |= self._apply(op)
@@ -98,7 +99,6 @@ class Simplify(Pass):
 
 
 # Ops whose regions are programs of their own, and not the body of a reduction.
-NESTED = ("stablehlo.while", "stablehlo.case", "stablehlo.if")
 
 PATTERNS: dict[str, tuple[Pattern, ...]] = {
     "pcp.stop_gradient": (lambda op, _: needless(op),),

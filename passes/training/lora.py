@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pcp.dialect import hlo
+from pcp.dialect import function_body, hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.errors import PassError
 from pcp.passes.core import functions
@@ -73,11 +73,7 @@ def add_adapters(function: ir.Operation, lora: Lora) -> None:
     said = functions.argument_attributes(function)
     for target in targets:
         said += _adapt(function, target, lora)
-    entry = functions.entry(function)
-    *_, end = entry.operations
-    inputs, results = ([v.type for v in x] for x in (entry.arguments, end.operands))
-    border = ir.FunctionType.get(inputs, results)
-    function.attributes["function_type"] = ir.TypeAttr.get(border)
+    function_body.retype(function)
     functions.set_argument_attributes(function, said)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pcp.dialect import hlo
+from pcp.dialect import function_body, hlo
 from pcp.dialect.bindings import ir
 from pcp.errors import PassError
 from pcp.passes.core import functions
@@ -62,9 +62,7 @@ def master_weights(function: ir.Operation) -> None:
         given[0][functions.COMPUTE] = ir.TypeAttr.get(element)
         with before(end):
             end.operands[0] = hlo.convert(end.operands[0], ir.F32Type.get())
-    inputs, results = ([v.type for v in x] for x in (entry.arguments, end.operands))
-    border = ir.FunctionType.get(inputs, results)
-    function.attributes["function_type"] = ir.TypeAttr.get(border)
+    function_body.retype(function)
     functions.set_argument_attributes(function, taken)
     functions.set_result_attributes(function, given)
 

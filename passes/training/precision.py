@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pcp.dialect import hlo
+from pcp.dialect import function_body, hlo
 from pcp.dialect.bindings import ir
 from pcp.errors import ConfigError, PassError
 from pcp.passes.core import functions
@@ -201,11 +201,7 @@ def _narrow_parameters(
         for op, i in uses:
             op.operands[i] = wide
         narrowing.add_parameter(wide, argument)
-    entry = functions.entry(function)
-    end = entry.operations[len(entry.operations) - 1].operation
-    inputs, results = ([v.type for v in x] for x in (entry.arguments, end.operands))
-    border = ir.FunctionType.get(inputs, results)
-    function.attributes["function_type"] = ir.TypeAttr.get(border)
+    function_body.retype(function)
 
 
 class Narrowing:

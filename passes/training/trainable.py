@@ -7,7 +7,7 @@ here on the state of the program has the role `model_state` (`pcp.dialect.roles`
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pcp.dialect import hlo
+from pcp.dialect import function_body, hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.dialect.roles import AVERAGE, GIVEN, MODEL_STATE, ROLE, ROLES
@@ -332,9 +332,7 @@ def _widen_gradients(function: ir.Operation, training: Trainable) -> None:
         for i, port in enumerate(training.grads, len(training.results)):
             wide = hlo.convert(end.operands[i], hlo.element_type(port.type))
             end.operands[i] = wide
-    inputs = functions.function_type(function).inputs
-    border = ir.FunctionType.get(inputs, [x.type for x in end.operands])
-    function.attributes["function_type"] = ir.TypeAttr.get(border)
+    function_body.retype(function)
 
 
 def _unscale(function: ir.Operation, first: int) -> None:

@@ -68,6 +68,19 @@ class Agreement:
     `partners` are the members that its data goes to or comes from; None for all.
     """
 
+    __slots__ = (
+        "_asked",
+        "_direct",
+        "_down",
+        "_edges",
+        "_up",
+        "_voted",
+        "gone",
+        "near",
+        "peers",
+        "votes",
+    )
+
     def __init__(
         self, rank: int, peers: Iterable[int], partners: Iterable[int] | None
     ) -> None:
@@ -85,7 +98,7 @@ class Agreement:
                 self.near = frozenset({*partners, *edges.subtrees, *above})
         self._voted = self._direct = False
         self._asked = self._up = self._down = False
-        """Whether ASK, SUBTREE (or VOTE) and VERDICT have been sent."""
+        """Whether ASK, SUBTREE and VERDICT have been sent."""
 
     @property
     def settled(self) -> bool:
@@ -100,14 +113,19 @@ class Agreement:
     def vote(self) -> Said:
         """This member has voted."""
         self._voted = True
+        if self._edges is None:
+            return [(peer, VOTE) for peer in self.peers]
         return self._next()
 
     def hear(self, peer: int, step: int) -> Said:
         """A peer's DONE frame with this step; ProtocolError if it cannot say that."""
         edges, asked = self._edges, False
+        if edges is None and step == VOTE:
+            self.votes.add(peer)
+            return []
         match step:
             case _ if edges is None:
-                believed = {peer} if step == VOTE else None
+                believed = None
             case _ if step == ASK:
                 believed, asked = {peer}, True
             case _ if step == SUBTREE:
@@ -136,14 +154,9 @@ class Agreement:
 
     def _next(self) -> Said:
         """What is to be said now, each thing once."""
-        if not self._voted:
+        if not self._voted or self._edges is None:
             return []
         edges, said = self._edges, Said()
-        if edges is None:
-            if not self._up:
-                said = [(peer, VOTE) for peer in sorted(self.peers)]
-            self._up = True
-            return said
         if self._direct and not self._asked:
             self._asked = True
             said += [(peer, ASK) for peer in sorted(self.peers - self.gone)]

@@ -40,7 +40,7 @@ from pcp.errors import (
     RuntimeFault,
     Timeout,
 )
-from pcp.runtime.collectives.agreement import Agreement, Said
+from pcp.runtime.collectives.agreement import Agreement, Said, many
 from pcp.runtime.collectives.compiled_moves import Carriers
 from pcp.runtime.collectives.descriptor import (
     difference,
@@ -213,10 +213,11 @@ class Operation:
     def start(self, group: Members) -> None:
         """Announce the operation to the peers."""
         self._group = group
-        self.agreement = Agreement(group.rank, self.peers, self.partners)
+        partners = self.partners if many(self.peers) else None
+        self.agreement = Agreement(group.rank, self.peers, partners)
         delay = max(0.0, self.deadline - time.monotonic())
         self._timer = group.later(delay, self._expired)
-        if self.agreement.near < self.agreement.peers:
+        if self.agreement.near is not self.agreement.peers:
             self._to_call_out = group.later(_CALL_OUT * delay, self._call_out)
         self.prepare()
         self._said = written(self.descriptor)
@@ -226,7 +227,8 @@ class Operation:
     def announce(self) -> None:
         """Send the OPEN frames, and begin."""
         self._announced = True
-        for peer in self.peers if self._called_out else sorted(self.agreement.near):
+        near = self.agreement.near
+        for peer in self.peers if self._called_out else self._in_order(near):
             self.group.send(peer, self._frame(Kind.OPEN, self._open_payload(peer)))
         self.begin()
         self._was_sent()
@@ -334,8 +336,10 @@ class Operation:
         self.over = True
         self.error = error
         self._held.drop(self._group)
-        for timer in filter(None, (self._timer, self._to_call_out)):
-            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._to_call_out is not None:
+            self._to_call_out.cancel()
         if self._group is not None:
             for peer in self.peers if error is not None else ():
                 self._group.recall(peer, self.tag, self.seq)
@@ -463,7 +467,7 @@ class Operation:
                 self._say(self.agreement.vote())
         if not self.votes or self.agreement.settled:
             self._commit()
-        elif self.agreement.exhausted:
+        elif self.agreement.gone and self.agreement.exhausted:
             lost = min(self.agreement.gone)
             told = PeerLost(f"{self.name}: rank {lost} is lost", peer=lost)
             if not self._undecided(told):
@@ -497,17 +501,21 @@ class Operation:
         """The operation's name, and the caller's tag if there is one."""
         return f"{self.name} {self.label!r}" if self.label else self.name
 
+    def _in_order(self, near: frozenset[int]) -> Iterable[int]:
+        return self.peers if near is self.agreement.peers else sorted(near)
+
     @property
     def all_here(self) -> bool:
         """Whether all members that this one waits for have opened."""
-        return len(self.opened) >= len(self.agreement.near) and (
-            self.opened.keys() >= self.agreement.near
-        )
+        near, opened = self.agreement.near, self.opened
+        some_are_far = near is not self.agreement.peers
+        return len(opened) >= len(near) and (not some_are_far or opened.keys() >= near)
 
     @property
     def obstacle(self) -> str:
         """The reason why the operation is not over."""
-        known = self.peers if self._called_out else sorted(self.agreement.near)
+        near = self.agreement.near
+        known = self.peers if self._called_out else self._in_order(near)
         missing = [p for p in known if p not in self.opened]
         if missing:
             return f"rank {', '.join(map(str, missing))} never joined it"

@@ -287,8 +287,8 @@ class Move:
 
     peer: int
     round: int
-    first: int
-    last: int
+    chunks: tuple[int, int]
+    """From the first up to, and without, the last."""
     sends: bool
     reduce: bool
     after: tuple[int, ...]
@@ -332,7 +332,7 @@ def _moves(own: Sequence[Transfer], rank: int) -> Iterator[Move]:
         sends = t.src == rank
         peer = t.dst if sends else t.src
         ends = t.reduce and not sends and all(added[c] == index for c in _chunks(t))
-        what = (peer, t.round, t.first, t.last, sends, t.reduce)
+        what = (peer, t.round, (t.first, t.last), sends, t.reduce)
         yield Move(*what, after[index], tuple(then[index]), ends)
 
 

@@ -204,8 +204,8 @@ class ScheduledReduce(Operation):
             self._work = _Buffer(self._lease.take(count, wide))
         moves, chunks = self._plan.moves, self._chunks
         # Of each move: up to where it is done, could be done by now, and goes.
-        self._at = array("q", [chunks[move.first][0] for move in moves])
-        self._stop = [chunks[move.last - 1][1] for move in moves]
+        self._at = array("q", [chunks[move.chunks[0]][0] for move in moves])
+        self._stop = [chunks[move.chunks[1] - 1][1] for move in moves]
         both = zip(moves, self._at, self._stop, strict=True)
         here = [stop if move.sends else at for move, at, stop in both]
         self._missing = sum(self._stop) - sum(here)

@@ -8,6 +8,7 @@ Prometheus asks, so that no copy is kept meanwhile.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 from pcp.errors import ConfigError, MissingPackage, install
@@ -28,12 +29,12 @@ class Exporter:
 
         ConfigError when prometheus-client is not installed or the port is taken.
         """
-        client, start = _installed()
+        client = prometheus_client()
         registry = client.CollectorRegistry()
-        registry.register(_Collector(client, sources))
+        registry.register(_Collector(import_module(f"{client.__name__}.core"), sources))
         host, port = parse_address(address)
         try:
-            server, thread = start(port, host, registry)
+            server, thread = client.start_http_server(port, host, registry)
         except OSError as error:
             raise ConfigError(
                 f"cannot serve metrics at {address}: {error.strerror or error}; "
@@ -62,11 +63,11 @@ class Exporter:
 class _Collector:
     """The metrics as prometheus-client's families, made anew for every request."""
 
-    def __init__(self, client: Any, sources: Sequence[Source]) -> None:
+    def __init__(self, core: Any, sources: Sequence[Source]) -> None:
         self._families = {
-            "counter": client.CounterMetricFamily,
-            "gauge": client.GaugeMetricFamily,
-            "histogram": client.HistogramMetricFamily,
+            "counter": core.CounterMetricFamily,
+            "gauge": core.GaugeMetricFamily,
+            "histogram": core.HistogramMetricFamily,
         }
         self._sources = sources
 
@@ -93,12 +94,11 @@ class _Collector:
         return family
 
 
-def _installed() -> tuple[Any, Any]:
-    """prometheus-client's parts: the families, and the server."""
+def prometheus_client(extra: str = "metrics") -> Any:
+    """The package; `MissingPackage` names the extra of pcp that has it."""
     try:
-        from prometheus_client import core, exposition
+        return import_module("prometheus_client")
     except ImportError as error:
         raise MissingPackage(
-            f"metrics need prometheus-client: {install('metrics')}"
+            f"metrics need prometheus-client: {install(extra)}"
         ) from error
-    return core, exposition.start_http_server

@@ -50,10 +50,10 @@ class PeerHealth:
     )
     """Round trips, and the peer's clock minus this member's."""
     asked: int = 0
-    waiting: bool = False
-    answered: int = 0
+    waiting: bool = field(default=False, init=False)
+    answered: int = field(default=0, init=False)
     """Echoes since the last heartbeat."""
-    beaten: tuple[float, int, int] | None = None
+    beaten: tuple[float, int, int] | None = field(default=None, init=False)
     """The time of the last heartbeat, and the byte counts of its link then."""
 
     @property

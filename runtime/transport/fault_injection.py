@@ -50,8 +50,8 @@ class Fault:
     skip: int = 0
     times: int = 1
     seconds: float = 0.0
-    seen: int = 0
-    fired: int = 0
+    seen: int = field(default=0, init=False)
+    fired: int = field(default=0, init=False)
 
     def claims(self, peer: int, frame: Frame) -> bool:
         """Whether the fault takes this frame; counts matches."""

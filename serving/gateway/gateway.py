@@ -41,12 +41,11 @@ from pcp.serving.gateway.shardcompute import ShardComputeRoutes
 from pcp.serving.interface import Engine
 from pcp.serving.tokens.chat_template import ChatTemplate
 from pcp.serving.tokens.tokenizer import Tokenizer
+from pcp.training.observe.page_files import POLICY
 from pcp.version import VERSION
 
 _BACKLOG = 512
 _PAGES = frozenset({"/", "/ui", "/dashboard"})
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-_POLICY += "connect-src 'self'; frame-ancestors 'none'"
 
 
 @dataclass(frozen=True)
@@ -259,7 +258,7 @@ class Gateway:
             return reply(self._shards.summary())
         if self.options.pages is not None:
             return FileResponse(self.options.pages / "index.html")
-        headers = {"Content-Security-Policy": _POLICY}
+        headers = {"Content-Security-Policy": POLICY}
         return HTMLResponse(chat_page(), headers=headers)
 
     def _static(self) -> list[BaseRoute]:

@@ -4,13 +4,13 @@ Without it `/metrics` is an error, and nothing is counted but what `summary` sho
 """
 
 from collections import Counter, deque
-from importlib import import_module
 from typing import Any
 
-from pcp.errors import MissingPackage, install
+from pcp.errors import MissingPackage
 from pcp.serving.gateway.answer import Answer, Ended
 from pcp.serving.interface import Tick
 from pcp.serving.scheduler import Scheduler
+from pcp.training.observe.registry import Registry
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
 _BETWEEN = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
@@ -53,33 +53,24 @@ class Metrics:
         self.rates: deque[float] = deque(maxlen=_WINDOW)
         """Tokens a second of the newest requests."""
         self.recent: deque[dict[str, Any]] = deque(maxlen=10)
+        self._registry: Registry | None = None
         try:
-            self._client: Any = import_module("prometheus_client")
-        except ImportError:
-            self._client = None
+            self._registry = made = Registry("serve")
+        except MissingPackage as error:
+            self._missing = error
             return
-        made = self._client
-        self._registry = made.CollectorRegistry()
-        rest = {"registry": self._registry}
-        self._counters = {
-            n: made.Counter(n, d, labels, **rest)
-            for n, (d, labels) in _COUNTERS.items()
-        }
-        self._gauges = {n: made.Gauge(n, d, **rest) for n, d in _GAUGES.items()}
-        self._histograms = {
-            n: made.Histogram(n, d, buckets=buckets, **rest)
-            for n, (d, buckets) in _HISTOGRAMS.items()
-        }
+        for name, (about, labels) in _COUNTERS.items():
+            made.counter(name, about, labels)
+        for name, about in _GAUGES.items():
+            made.gauge(name, about)
+        for name, (about, buckets) in _HISTOGRAMS.items():
+            made.histogram(name, about, buckets)
 
     def text(self) -> tuple[bytes, str]:
         """The text for a scrape, and its content type."""
-        if self._client is None:
-            raise MissingPackage(
-                f"/metrics needs prometheus-client: {install('serve')}"
-            )
-        return self._client.generate_latest(self._registry), (
-            self._client.CONTENT_TYPE_LATEST
-        )
+        if self._registry is None:
+            raise self._missing
+        return self._registry.text()
 
     def tick(self, tick: Tick) -> None:
         """A pass of the model begins."""
@@ -130,7 +121,7 @@ class Metrics:
 
     def load(self, scheduler: Scheduler) -> None:
         """How full the engine is."""
-        if self._client is None:
+        if self._registry is None:
             return
         values = {
             "queued": scheduler.queued,
@@ -141,17 +132,17 @@ class Metrics:
             "ready": scheduler.ready,
         }
         for name, value in values.items():
-            self._gauges[f"pcp_serve_{name}"].set(value)
+            self._registry[f"pcp_serve_{name}"].set(value)
 
     def _outcome(self, what: str) -> None:
         self.outcomes[what] += 1
-        if self._client is not None:
-            self._counters["pcp_serve_requests"].labels(what).inc()
+        if self._registry is not None:
+            self._registry["pcp_serve_requests"].labels(what).inc()
 
     def _count(self, name: str, number: int) -> None:
-        if self._client is not None:
-            self._counters[name].inc(number)
+        if self._registry is not None:
+            self._registry[name].inc(number)
 
     def _observe(self, name: str, seconds: float) -> None:
-        if self._client is not None:
-            self._histograms[name].observe(seconds)
+        if self._registry is not None:
+            self._registry[name].observe(seconds)

@@ -3,12 +3,11 @@
 from functools import cache
 from importlib.resources import files
 
-from pcp.training.observe.page_files import page_style
+from pcp.training.observe.page_files import page_head
 
 
 @cache
 def chat_page() -> str:
     """The page, which needs nothing from the internet."""
     folder = files(__package__ or "pcp.serving.gateway")
-    text = folder.joinpath("chat.html").read_text(encoding="utf-8")
-    return text.replace("/*page.css*/", page_style())
+    return page_head() + folder.joinpath("chat.html").read_text(encoding="utf-8")

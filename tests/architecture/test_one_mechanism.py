@@ -31,6 +31,19 @@ ONE: dict[str, tuple[str, set[str]]] = {
         r"\bBaseHTTPRequestHandler\)",
         {"training/observe/web.py"},
     ),
+    "the type of a function": (
+        r"""\.attributes\["function_type"\] = """,
+        {"dialect/function_body.py"},
+    ),
+    "a package of metrics": (
+        r"""import_module\("prometheus_client"\)|^\s*from prometheus_client\b""",
+        {"runtime/communicator/prometheus_exporter.py"},
+    ),
+    "the files of an index": (
+        r"""(?:get\(|\[)"weight_map"[\])]""",
+        {"pcp/outside.py"},
+    ),
+    "what a page may load": (r"default-src", {"training/observe/page_files.py"}),
 }
 
 
@@ -61,6 +74,10 @@ def test_it_is_done_in_one_place(what: str, texts: dict[str, str]) -> None:
         ("the largest port", "    if int(port) > 65535:"),
         ("a listener's wildcard", '    if host in ("0.0.0.0", "::"):'),
         ("an HTTP server by hand", "class Other(BaseHTTPRequestHandler):"),
+        ("the type of a function", '    made.attributes["function_type"] = type_'),
+        ("a package of metrics", '    client = import_module("prometheus_client")'),
+        ("the files of an index", '    names = json.loads(text)["weight_map"]'),
+        ("what a page may load", """POLICY = "default-src 'none'" """),
     ],
 )
 def test_a_second_place_would_be_seen(what: str, line: str) -> None:

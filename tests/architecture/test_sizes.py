@@ -11,14 +11,6 @@ LONG = {
     "runtime/collectives/scheduled_reduce.py",
     "runtime/group/group.py",
     "runtime/transport/tcp.py",
-    "tests/compiler/test_driver.py",
-    "tests/frontends/test_jax_stops.py",
-    "tests/passes/legalize/test_legalize.py",
-    "tests/serving/test_gateway.py",
-    "tests/test_documents.py",
-    "tests/tools/commands/test_training_commands.py",
-    "tests/training/coordinator/test_values.py",
-    "tests/training/test_runs.py",
 }
 
 

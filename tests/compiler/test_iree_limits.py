@@ -1,15 +1,19 @@
 """docs/iree-limits.md says what IREE and pcp-legalize do with each reproducer."""
 
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from helpers.oracles.full_stack import renamed
 from helpers.servers.compile_cache import compile_text
 
 from pcp.compiler.catalog import pipeline
 from pcp.compiler.emission import target_text
+from pcp.compiler.iree import common_flags
 from pcp.compiler.targets import find
+from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.errors import CompileError, PassError
 
@@ -68,18 +72,48 @@ def test_iree_refuses_it(limit: Limit) -> None:
         limit.compile(limit.text)
 
 
+@functools.cache
+def legal(limit: Limit) -> ir.Module:
+    """What pcp-legalize makes of it."""
+    module = parse(limit.text)
+    pipeline(LEGAL).run(module)
+    return module
+
+
+@functools.cache
+def compiled_together(target: str, flags: tuple[str, ...]) -> frozenset[str]:
+    """The names of those for a target that compile as one module; else of none.
+
+    Starting iree-compile, and linking, costs more than a program.
+    """
+    alike = [
+        limit
+        for limit in LIMITS
+        if not limit.leaves.startswith(("stays", "an error: "))
+        and (limit.target, common_flags(limit.text)) == (target, flags)
+    ]
+    every = parse("\n".join(renamed(legal(x), f"{x.name}_") for x in alike))
+    try:
+        alike[0].compile(target_text(every, find(target)).plain)
+    except CompileError:
+        return frozenset()
+    return frozenset(limit.name for limit in alike)
+
+
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
 def test_pcp_legalize_leaves_what_the_table_says(limit: Limit) -> None:
-    module = parse(limit.text)
     if limit.leaves.startswith("an error: "):
         advice = limit.leaves.removeprefix("an error: ")
         with pytest.raises(PassError, match=rf":\d+:\d+: .*{re.escape(advice)}"):
-            pipeline(LEGAL).run(module)
+            legal(limit)
         return
-    pipeline(LEGAL).run(module)
-    text = target_text(module, find(limit.target)).plain
     if limit.leaves.startswith("stays"):
         with pytest.raises(CompileError, match=re.escape(limit.says)):
-            limit.compile(text)
-    else:
-        assert limit.compile(text)
+            alone(limit)
+    elif limit.name not in compiled_together(limit.target, common_flags(limit.text)):
+        assert alone(limit)
+
+
+def alone(limit: Limit) -> bytes:
+    """What iree-compile makes of one that is legal."""
+    return limit.compile(target_text(legal(limit), find(limit.target)).plain)

@@ -61,6 +61,14 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         annotate(parse(MODEL), MESH, str(tmp_path / "none.json"))
 
 
+@pytest.mark.parametrize("text", ['{"tensors": []}', '{"tensor": {}}', "[]", "{"])
+def test_a_file_of_something_else(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "s.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"s\.json: "):
+        Rules.read(path)
+
+
 def test_a_tensor_that_is_said_twice(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     path.write_text('{"tensors": {"w": [["dp"]], "w": [[]]}}')

@@ -37,9 +37,11 @@ KEYS = {
 FAST = {"regression", "sft"}
 
 
-@pytest.fixture(
-    params=[pytest.param(n, marks=[pytest.mark.slow][n in FAST :]) for n in KINDS]
-)
+def _kinds(fast: set[str]) -> list:
+    return [pytest.param(n, marks=[pytest.mark.slow][n in fast :]) for n in KINDS]
+
+
+@pytest.fixture(params=_kinds(FAST))
 def kind(request, tmp_path, monkeypatch) -> Kind:
     """Model, weights and data of a kind in the working directory."""
     if request.param in NEEDS:
@@ -98,6 +100,8 @@ def _inputs(folder):
     return data_inputs(read_module(folder / "model.mlir"), "main")
 
 
+# Slow but for one kind: who dies, and what is done again, is the same of every kind.
+@pytest.mark.parametrize("kind", _kinds({"regression"}), indirect=True)
 def test_two_workers_of_which_one_is_killed_use_each_sample_once(kind, tmp_path):
     _prepare(kind, tmp_path, outer_loop_steps=40, tau=10)
     with Processes() as processes:

@@ -14,13 +14,11 @@ from math import prod
 from pathlib import Path
 
 from pcp.errors import CompileError
+from pcp.passes.kernels.objects import ENTRY
 
 _PTX = re.compile(rb"\.version \d+\.\d+\n\.target [^\0]*")
 _DISPATCH = re.compile(rb"(?<![\w$])([A-Za-z_][\w$]*_dispatch_\d+_\w+)\0")
 _TARGET = re.compile(r"^\.target (sm_[0-9a-z]+)", re.MULTILINE)
-_ENTRY = re.compile(
-    r"^\.visible \.entry (\w+)\(.*?(?=^\.visible \.entry|\Z)", re.S | re.M
-)
 _THREADS = re.compile(r"\.(?:max|req)ntid (\d+)(?:, (\d+))?(?:, (\d+))?")
 _COUNTED = {
     "wgmma": re.compile(r"^\s+(?:@%p\d+ )?wgmma\.mma_async", re.M),
@@ -106,7 +104,7 @@ def _texts(module: bytes) -> Iterator[str]:
 def _kernels(text: str, assemble: bool) -> Iterator[Kernel]:
     (chip,) = _TARGET.findall(text)[:1] or [""]
     used = _assembled(text, chip) if assemble else {}
-    for found in _ENTRY.finditer(text):
+    for found in ENTRY.finditer(text):
         body = found.group()
         threads = _THREADS.search(body)
         sizes = [int(n) for n in threads.groups() if n] if threads else [1]

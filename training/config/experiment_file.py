@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pcp import strict_json
+from pcp import outside, strict_json
 from pcp.errors import ConfigError, nearest
 from pcp.training.config.data_options import DataOptions
 from pcp.training.config.experiment import BUILTIN, HUGGING_FACE, Experiment
@@ -31,19 +31,8 @@ def load(
     Keys that are `given` stand as if the file said them.
     """
     path = Path(path)
-    try:
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"{path}: cannot read the experiment: it is no file")
-        raw = strict_json.parse(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot read the experiment: {error.strerror}"
-        ) from error
-    except ValueError as error:
-        raise ConfigError(f"{path}: not valid JSON: {error}") from error
-    if isinstance(raw, dict):
-        raw |= given
-    if changes and isinstance(raw, dict):
+    raw = outside.read_object(path, "the experiment") | dict(given)
+    if changes:
         parse(raw, source=str(path))  # what is wrong in the file is the file's
         for key, value in changes.items():
             _change(raw, key.split("."), value)

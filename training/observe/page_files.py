@@ -23,6 +23,11 @@ PARTS = {
 }
 """What stands in a page for a file that goes there."""
 DATA = "/*data*/"
+EVENTS = 400
+"""Lines of a run's journal that its page shows: the newest."""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+POLICY += "connect-src 'self'; frame-ancestors 'none'"
+"""Of a server of such pages (Content-Security-Policy): nothing comes from elsewhere."""
 
 
 def no_programs(run: Path) -> Mapping[str, str]:
@@ -40,9 +45,10 @@ def page(name: str, data: Mapping[str, Any] | None = None) -> str:
     return text.replace(DATA, given)
 
 
-def page_style() -> str:
-    """The look of all pages, for those of other rooms."""
-    return _read("page.css")
+def page_head() -> str:
+    """The beginning and look of all pages, for those of other rooms without charts."""
+    head = _read("head.html").replace("/*uplot.css*/", "")
+    return head.replace("/*page.css*/", _read("page.css"))
 
 
 def _read(name: str) -> str:

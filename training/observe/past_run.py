@@ -9,7 +9,7 @@ from pcp import outside, strict_json
 from pcp.errors import ConfigError
 from pcp.training.config.experiment import Experiment
 from pcp.training.observe import journal, metrics
-from pcp.training.observe.page_files import Programs, no_programs, page
+from pcp.training.observe.page_files import EVENTS, Programs, no_programs, page
 from pcp.training.storage import ledger
 from pcp.training.storage.ledger_state import Progress
 from pcp.training.storage.round_record import Round
@@ -17,7 +17,6 @@ from pcp.training.storage.run_folder import RunFolder
 
 LOCKS = Path("/proc/locks")
 COMPLETE, RUNNING, STOPPED = "complete", "running", "stopped"
-_EVENTS = 400
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class PastRun:
             rounds=rounds,
             validations=validations,
             workers=journal.workers(folder.workers),
-            events=[*journal.events(folder.log)][-_EVENTS:],
+            events=[*journal.events(folder.log)][-EVENTS:],
             checkpoint=saved[-1] if saved else None,
         )
 

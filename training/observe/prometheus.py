@@ -4,11 +4,10 @@ Counters count from the start of this shepherd; gauges show the newest round.
 """
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
-from pcp.errors import MissingPackage, install
 from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.registry import Registry
 from pcp.training.storage.round_record import MemberRound, Round
 
 # Name -> (what it is, the field of a `Round`).
@@ -38,10 +37,12 @@ _BY_WORKER = {
     "pcp_worker_gradient_norm": ("of the newest round's last step", "gradient_norm"),
 }
 # Those that are no field: name -> (what it is, its label or None).
+_VALIDATION, _SECONDS = "pcp_validation_loss", "pcp_round_seconds"
+_WORKERS = "pcp_workers"
 _OTHERS = {
-    "pcp_validation_loss": ("nats a token", None),
-    "pcp_round_seconds": ("of a round, a histogram", None),
-    "pcp_workers": ("connected workers by state", "state"),
+    _VALIDATION: ("nats a token", None),
+    _SECONDS: ("of a round, a histogram", None),
+    _WORKERS: ("connected workers by state", "state"),
 }
 _ROUND_SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 
@@ -57,59 +58,48 @@ class Prometheus(Quiet):
     """Holds a registry that `WebPage` serves under `/metrics`."""
 
     def __init__(self) -> None:
-        try:
-            self._client: Any = import_module("prometheus_client")
-        except ImportError as error:
-            raise MissingPackage(
-                f"/metrics needs prometheus-client: {install('metrics')}"
-            ) from error
-        made = self._client
-        self._registry = made.CollectorRegistry()
-        rest = {"registry": self._registry}
-        self._gauges = {n: made.Gauge(n, d, **rest) for n, (d, _) in _GAUGES.items()}
-        self._counters = {
-            n: made.Counter(n, d, **rest) for n, (d, _) in _COUNTERS.items()
-        }
-        self._by_worker = {
-            n: made.Gauge(n, d, ["worker"], **rest) for n, (d, _) in _BY_WORKER.items()
-        }
-        other = {n: (n, what) for n, (what, _) in _OTHERS.items()}
-        self._validation = made.Gauge(*other["pcp_validation_loss"], **rest)
-        self._seconds = made.Histogram(
-            *other["pcp_round_seconds"], buckets=_ROUND_SECONDS, **rest
-        )
-        self._states = made.Gauge(*other["pcp_workers"], ["state"], **rest)
+        self._registry = made = Registry("metrics")
+        for name, (about, _) in _GAUGES.items():
+            made.gauge(name, about)
+        for name, (about, _) in _COUNTERS.items():
+            made.counter(name, about)
+        for name, (about, _) in _BY_WORKER.items():
+            made.gauge(name, about, ["worker"])
+        other = {name: about for name, (about, _) in _OTHERS.items()}
+        made.gauge(_VALIDATION, other[_VALIDATION])
+        made.histogram(_SECONDS, other[_SECONDS], _ROUND_SECONDS)
+        made.gauge(_WORKERS, other[_WORKERS], ["state"])
 
     def text(self) -> tuple[bytes, str]:
         """The text for a scrape, and its content type."""
-        content = self._client.generate_latest(self._registry)
-        return content, self._client.CONTENT_TYPE_LATEST
+        return self._registry.text()
 
     def round(self, record: Round) -> None:
         """Show the newest round."""
         for name, (_, field) in _GAUGES.items():
-            self._gauges[name].set(getattr(record, field))
+            self._registry[name].set(getattr(record, field))
         for name, (_, field) in _COUNTERS.items():
-            self._counters[name].inc(getattr(record, field) if field else 1)
-        self._seconds.observe(record.seconds)
-        for gauge in self._by_worker.values():
-            gauge.clear()  # a worker that left is no longer shown
+            self._registry[name].inc(getattr(record, field) if field else 1)
+        self._registry[_SECONDS].observe(record.seconds)
+        for name in _BY_WORKER:
+            self._registry[name].clear()  # a worker that left is no longer shown
         for member in record.members:
             self._member(member)
 
     def validation(self, number: int, loss: float, batches: int) -> None:
         """Show the newest held-out loss."""
-        self._validation.set(loss)
+        self._registry[_VALIDATION].set(loss)
 
     def status(self, values: Mapping[str, Any]) -> None:
         """Count the workers."""
-        self._states.clear()
+        states = self._registry[_WORKERS]
+        states.clear()
         for worker in values["workers"]:
-            self._states.labels(worker["state"]).inc()
+            states.labels(worker["state"]).inc()
 
     def _member(self, member: MemberRound) -> None:
         for name, (_, field) in _BY_WORKER.items():
             value = getattr(member, field)
             if value is None:  # not known of this worker
                 continue
-            self._by_worker[name].labels(str(member.worker)).set(value)
+            self._registry[name].labels(str(member.worker)).set(value)

@@ -42,18 +42,15 @@ from pcp.runtime.transport.address import is_loopback
 from pcp.runtime.transport.credentials import Protection
 from pcp.training.observe.metrics import Quiet
 from pcp.training.observe.orders import MOST_BYTES, Desk
-from pcp.training.observe.page_files import Programs, no_programs
+from pcp.training.observe.page_files import EVENTS, POLICY, Programs, no_programs
 from pcp.training.observe.page_files import page as page_file
 from pcp.training.observe.past_run import RUNNING, PastRun, runs_in
 from pcp.training.storage.round_record import Round
 from pcp.training.wire.channel import OPEN
 
-_EVENTS = 400
 _RECORDS = 20_000
 _COOKIE = "pcp-token"
 _SECONDS = 10.0  # a request that takes longer to arrive is dropped
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-_POLICY += "connect-src 'self'; frame-ancestors 'none'"
 
 
 Reply = tuple[int, str, bytes]
@@ -101,7 +98,7 @@ class WebPage(Quiet):
         self._records = deque(map(asdict, history), maxlen=_RECORDS)
         self._count = len(self._records)
         self._validations = dict(validations or {})
-        self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
+        self._events: deque[tuple[float, str]] = deque(maxlen=EVENTS)
         self._status: Mapping[str, Any] = {}
         self._born = time.time()
         self._server = WebServer(host, port, self, token)
@@ -346,7 +343,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
-        self.send_header("Content-Security-Policy", _POLICY)
+        self.send_header("Content-Security-Policy", POLICY)
         self.send_header("Cache-Control", "no-store")
         self.send_header("Referrer-Policy", "no-referrer")
         if self._keep:

@@ -249,15 +249,11 @@ def _mapping(file: BinaryIO) -> memoryview:
 def indexed(path: Path) -> list[Path]:
     """The files of an index, which lie beside it; `StateMismatch` if it is damaged."""
     try:
-        names = outside.read_json(path)["weight_map"].values()
-        files = [path.parent / name for name in dict.fromkeys(names)]
+        return outside.weight_files(path)
     except OSError as error:
         raise StateMismatch(f"{path}: cannot read it: {error.strerror}") from error
-    except _INVALID as error:
+    except ValueError as error:
         raise StateMismatch(f"{path}: not a valid index: {error}") from error
-    if any(file.parent != path.parent for file in files):
-        raise StateMismatch(f"{path}: names a file in another folder")
-    return files
 
 
 def _dtype_name(name: str, array: np.ndarray) -> str:

@@ -20,11 +20,11 @@ from pcp.mesh import WORKERS, Mesh
 from pcp.training.trainer import step_loop
 from pcp.training.trainer.bundle_checks import plan_of
 from pcp.training.trainer.functions import key_of
+from pcp.training.trainer.program_state import SYNC
 from pcp.training.trainer.replica_agreement import joined_results
 from pcp.training.trainer.step_loop import MODEL_STATE, Arrays, Steps
 
 STEP, EARLY, INIT = "outer_step", "outer_early", "outer_init"
-STATE_SYNC = "state_sync"
 
 LOSSES = "losses"
 
@@ -120,8 +120,8 @@ class OuterLoop(Steps):
         tokens = {("tokens", "tokens"): np.float32(self._tau)}
         got = self._functions(EARLY, self._values) if EARLY in self._own else {}
         new = self._functions(STEP, self._values | tokens | got)
-        if STATE_SYNC in self._own:
-            new |= self._functions(STATE_SYNC, self._values | tokens)
+        if SYNC in self._own:
+            new |= self._functions(SYNC, self._values | tokens)
         self._values |= new
         self._begin_round()
 

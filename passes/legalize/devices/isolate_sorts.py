@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.core.base import Pass
-from pcp.passes.core.rewriting import operations
-
-BARRIER = "stablehlo.optimization_barrier"
+from pcp.passes.core.rewriting import HOLD, operations
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,7 @@ class IsolateSorts(Pass):
 def _is_isolated(sort: ir.Operation) -> bool:
     users = {u.owner.operation for result in sort.results for u in result.uses}
     return any(
-        user.name == BARRIER and set(sort.results) <= set(user.operands)
-        for user in users
+        user.name == HOLD and set(sort.results) <= set(user.operands) for user in users
     )
 
 

@@ -38,8 +38,8 @@ class Ring:
         self.values = np.arange(count, dtype=np.float32)
         self.out = np.zeros(count, np.float32)
         chunks = [(0, self.half), (self.half, count)]
-        stops = [chunks[move.last - 1][1] for move in plan.moves]
-        self.at = array("q", [chunks[move.first][0] for move in plan.moves])
+        stops = [chunks[move.chunks[1] - 1][1] for move in plan.moves]
+        self.at = array("q", [chunks[move.chunks[0]][0] for move in plan.moves])
         self.here = array("q", self.at)
         table, before = array("q"), array("q")
         for move, stop in zip(plan.moves, stops, strict=True):

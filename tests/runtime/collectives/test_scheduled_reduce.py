@@ -171,7 +171,7 @@ def test_each_chunk_is_finished_once_and_starts_from_values_of_its_own(name, mem
     for rank in range(members):
         brought = np.zeros(plan.chunks, bool)
         for move in MemberSchedule.of(plan, rank).moves:
-            window = slice(move.first, move.last)
+            window = slice(*move.chunks)
             finished[window] += move.ends
             if move.reduce:
                 # All of it was touched before, or nothing.

@@ -17,6 +17,7 @@ from pcp.errors import ConfigError
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
 from pcp.training.data.digest import TreeDigest
+from pcp.training.data.formats.listed import OfFiles
 from pcp.training.data.verified_file import VerifiedFile
 
 MAX_UNPACKED = 16 << 30
@@ -43,7 +44,7 @@ class Rows:
         return self.array[index]
 
 
-class Arrays:
+class Arrays(OfFiles):
     """Samples of equally long arrays, those that the program takes."""
 
     def __init__(
@@ -62,11 +63,6 @@ class Arrays:
 
     def __len__(self) -> int:
         return self._length
-
-    @property
-    def digest(self) -> str:
-        """Of all files, with the arrays that the program does not take."""
-        return self.tree.root
 
     def largest(self, column: str) -> int | None:
         """The largest number of a column of integers."""

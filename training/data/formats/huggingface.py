@@ -9,13 +9,13 @@ from pcp.errors import nearest
 from pcp.training.config.experiment import HUGGING_FACE
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
-from pcp.training.data.formats.listed import largest_of
+from pcp.training.data.formats.listed import OfFiles, largest_of
 
 _AT_ONCE = 1000
 """Rows that are looked through together."""
 
 
-class HuggingFace:
+class HuggingFace(OfFiles):
     """The rows of one split, as numpy's arrays.
 
     The library maps its files itself: they are hashed when the dataset is opened, and
@@ -35,11 +35,6 @@ class HuggingFace:
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    @property
-    def digest(self) -> str:
-        """Of the Arrow files behind the rows."""
-        return self.tree.root
 
     def largest(self, column: str) -> int | None:
         """The largest number of a column of integers, which is read once."""

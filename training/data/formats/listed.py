@@ -8,19 +8,24 @@ import numpy as np
 from pcp.training.data.digest import TreeDigest
 
 
-class Listed:
-    """A dataset of files with a tree of digests, and a list of its samples."""
+class OfFiles:
+    """A dataset of files with a tree of digests."""
 
     tree: TreeDigest
+
+    @property
+    def digest(self) -> str:
+        """Of all that the tree has: each byte that a sample may come from."""
+        return self.tree.root
+
+
+class Listed(OfFiles):
+    """One with a list of its samples."""
+
     _samples: Sequence[Any]
 
     def __len__(self) -> int:
         return len(self._samples)
-
-    @property
-    def digest(self) -> str:
-        """Of all files."""
-        return self.tree.root
 
 
 def largest_of(arrays: Iterable[np.ndarray]) -> int | None:

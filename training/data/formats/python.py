@@ -12,9 +12,10 @@ from pcp.training.config.experiment_file import (
 from pcp.training.data import digest
 from pcp.training.data.dataset import Dataset, Sample, Source
 from pcp.training.data.digest import FileDigest, TreeDigest
+from pcp.training.data.formats.listed import OfFiles
 
 
-class PythonDataset:
+class PythonDataset(OfFiles):
     """What a user's file gives, with a digest that covers the file too."""
 
     def __init__(self, dataset: Dataset, file: str, said: str) -> None:
@@ -27,11 +28,6 @@ class PythonDataset:
 
     def __len__(self) -> int:
         return len(self._dataset)
-
-    @property
-    def digest(self) -> str:
-        """Of the file, and of what the dataset says of its data."""
-        return self.tree.root
 
     def largest(self, column: str) -> int | None:
         """The largest id of a column, if the user's code says so."""

@@ -18,7 +18,7 @@ from pcp.errors import ConfigError
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
 from pcp.training.data.digest import TreeDigest
-from pcp.training.data.formats.listed import largest_of
+from pcp.training.data.formats.listed import OfFiles, largest_of
 from pcp.training.data.verified_file import VerifiedFile
 
 KEPT_BYTES = 256 << 20
@@ -28,7 +28,7 @@ Group = tuple[int, Callable[[], Any]]
 """Rows of a group, and what reads it as a `pyarrow.Table`."""
 
 
-class Table:
+class Table(OfFiles):
     """The rows of some groups, the columns that the program takes."""
 
     def __init__(
@@ -42,11 +42,6 @@ class Table:
 
     def __len__(self) -> int:
         return self._firsts[-1]
-
-    @property
-    def digest(self) -> str:
-        """Of all files."""
-        return self.tree.root
 
     def sample(self, index: int) -> Sample:
         """Row `index`, by the columns' names."""

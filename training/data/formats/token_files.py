@@ -19,6 +19,7 @@ import numpy as np
 from pcp.errors import ConfigError
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source, tokens_of_sample
+from pcp.training.data.formats.listed import OfFiles
 from pcp.training.data.order import DataOrder, sample_order
 from pcp.training.data.tokens import (
     Content,
@@ -37,7 +38,7 @@ _NAMES = (
 _SCANNED = 1 << 24  # tokens looked through at once
 
 
-class TokenFile:
+class TokenFile(OfFiles):
     """All windows of T+1 tokens of a file; sample i begins at token i."""
 
     by_position = ("ids", "targets")
@@ -60,11 +61,6 @@ class TokenFile:
 
     def __len__(self) -> int:
         return max(0, len(self.tokens.ids) - self.block)
-
-    @property
-    def digest(self) -> str:
-        """Of the file, and of its mask."""
-        return self.tree.root
 
     def had_digest(self, older: str) -> bool:
         """Whether an older run of pcp had this digest of the same file."""
