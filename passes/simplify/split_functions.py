@@ -6,8 +6,7 @@ the function computes side by side: @apply of 72 parameters compiles in 1.6 s, o
 scalars (the step, a norm, a factor), and what is cheaply made of scalars.
 
     results ─► components: what is computed together, scalars of several set apart
-    those scalars ─► the part in the middle, if they are few with all they are made of;
-                     else what makes a scalar of a tensor ─► components in front of it
+    those scalars, and all that they are made of ─► the first part
     equal components, so many at a time ─► a part each
     equal parts ─► one function, called for each
 """
@@ -97,11 +96,8 @@ def split(module: ir.Module, function: ir.Operation, most: int) -> bool:
             found = functions.call(callee, operands, [value.type for value in roots])
         values.update(zip(roots, found, strict=True))
 
-    if len(body.measured) > most:
-        for roots in outlined.packed(([v] for v in body.measured), most):
-            made(roots)
-    if middle := [value for value in body.shared if value not in values]:
-        made(middle, set(values))
+    if body.shared:
+        made([*body.shared])
     for roots in packed:
         made(roots, body.shared)
     for number, root in enumerate(body.roots):
@@ -114,8 +110,7 @@ def split(module: ir.Module, function: ir.Operation, most: int) -> bool:
 class _Body:
     """A function's ops by number, and which of its values are made together.
 
-    `components` fills in what parts share: `shared` scalars, in order, and `measured`,
-    those of the scalars behind them that are made of tensors.
+    `components` fills in what they share: `shared` scalars, in order.
     """
 
     def __init__(self, function: ir.Operation) -> None:
@@ -128,7 +123,6 @@ class _Body:
             zip(block.arguments, functions.argument_attributes(function), strict=True)
         )
         self.shared: dict[ir.Value, None] = {}
-        self.measured: Values = []
         self.readers: Counter[ir.Value] = Counter()
         """How many components read a value."""
 
@@ -167,14 +161,7 @@ class _Body:
                     return None
                 groups.join(number, found)
                 needed[number] = {number}
-            if (
-                scalar
-                and early[number]
-                and not all(map(_is_scalar, self.reads[number]))
-            ):
-                self.measured += op.results
         self.shared = dict.fromkeys(reversed(self.shared))
-        self.measured.reverse()
         by_group: dict[int, Values] = {}
         for root in dict.fromkeys(self.roots):
             if root in self.makers and root not in self.shared:
