@@ -101,17 +101,18 @@ def verify_inplace(function: ir.Operation) -> None:
 def updates(function: ir.Operation) -> dict[int, int]:
     """Each argument with its result: same name, role and type, both once."""
     keys = [_key(attributes) for attributes in functions.argument_attributes(function)]
-    types = functions.function_type(function)
     results = [_key(a) for a in functions.result_attributes(function)]
+    types = functions.function_type(function)
+    given, made = list(types.inputs), list(types.results)
     inputs, outputs = Counter(keys), Counter(results)
-    found = {}
-    for i, key in enumerate(keys):
-        if None in key or inputs[key] != 1 or outputs[key] != 1:
-            continue
-        result = results.index(key)
-        if types.inputs[i] == types.results[result]:
-            found[i] = result
-    return found
+    number = {key: i for i, key in enumerate(results)}
+    return {
+        i: number[key]
+        for i, key in enumerate(keys)
+        if None not in key
+        and inputs[key] == outputs[key] == 1
+        and given[i] == made[number[key]]
+    }
 
 
 def _key(attributes: dict[str, ir.Attribute]) -> tuple[str | None, str | None]:
