@@ -37,6 +37,10 @@ class Attempt:
     prepared: dict[str, Prepared] = field(default_factory=dict)
     failed_at: float | None = None
     """When the first member reported that an exchange failed."""
+    reported: set[str] = field(default_factory=set)
+    """Members that could not exchange."""
+    silences: dict[str, int] = field(default_factory=dict)
+    """In how many attempts before, with the same members, each said nothing."""
     suspects: dict[str, set[str]] = field(default_factory=dict)
     """Members that others could not reach, and those others."""
     faults: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -66,6 +70,12 @@ class Attempt:
         """Members that are still making inner steps."""
         done = {*self.computed, *self.prepared}
         return [name for name in self.members if name not in done]
+
+    def silent(self) -> dict[str, int]:
+        """Members that said nothing, in how many attempts, this one too."""
+        heard = {*self.computed, *self.prepared, *self.reported}
+        quiet = [name for name in self.members if name not in heard]
+        return {name: self.silences.get(name, 0) + 1 for name in quiet}
 
     @property
     def complete(self) -> bool:
@@ -142,6 +152,7 @@ class Attempt:
             began=self.began,
             first=False,
             retries=self.retries + (members == self.members),
+            silences=self.silent() if members == self.members else {},
             before=self._digests_by_name() if members == self.members else {},
             aside={n: held for n, held in self.aside.items() if n not in members},
             cleared=self.cleared,

@@ -85,8 +85,12 @@ class Rounds(RoundPolicy):
                 continue
             member.pace.works(now)
             if why := member.pace.stalled(now):
-                self._run.send(member, Stalled(reason=why))
-                self.drop(member, why)
+                self._end(member, why)
+
+    def _end(self, member: Member, why: str) -> None:
+        """A member's thread hangs: its process is to end, and it is let go."""
+        self._run.send(member, Stalled(reason=why))
+        self.drop(member, why)
 
     def heard(self, member: Member, message: Message) -> None:
         """A message about a member's part of a round; others are not listened to."""
@@ -285,6 +289,7 @@ class Rounds(RoundPolicy):
         self._run.log(f"worker {member.index}: {message.reason}")
         if attempt.failed_at is None:
             attempt.failed_at = self._run.now
+        attempt.reported.add(member.name)
         if message.lost is not None and message.lost < len(attempt.members):
             accused = attempt.members[message.lost]
             attempt.suspects.setdefault(accused, set()).add(member.name)
@@ -296,7 +301,10 @@ class Rounds(RoundPolicy):
         # Before it counts: a shepherd that is killed in between keeps it once more, as
         # after a rewind; the other way round the record would be lost.
         run.do(Keep(record))
-        metrics: dict[str, Any] = {"metrics": record.metrics} if record.metrics else {}
+        more: dict[str, Any] = {"metrics": record.metrics} if record.metrics else {}
+        paces = (run.roster[name].pace.usual for name in attempt.members)
+        if usual := max((pace for pace in paces if pace is not None), default=None):
+            more["usual_step_seconds"] = usual
         run.append(
             "commit",
             round=attempt.round,
@@ -305,7 +313,7 @@ class Rounds(RoundPolicy):
             consumed=dict(attempt.leases),
             tokens=record.tokens,
             loss=record.loss,
-            **metrics,
+            **more,
         )
         self.attempt = None
         self._settle(attempt)
@@ -390,6 +398,7 @@ class Rounds(RoundPolicy):
             lambda name: {"term": run.term, **self._particulars(attempt, name)},
         )
         for name, order in zip(attempt.members, orders, strict=True):
+            roster[name].pace.ordered(run.now)
             run.send(roster[name], order)
 
     def _check_failed(self, now: float) -> None:
@@ -403,8 +412,24 @@ class Rounds(RoundPolicy):
         if attempt.retries >= _MAX_RETRIES and attempt.suspects:
             name, why = self._conduct.to_go(attempt.members, attempt.suspects)
             self.drop(self._run.roster[name], why)
+        elif hung := self._hung(attempt):
+            for member, why in hung:
+                self._end(member, why)
         else:
             self._again(attempt, "an exchange failed")
+
+    def _hung(self, attempt: Attempt) -> list[tuple[Member, str]]:
+        """Members that do and say nothing while others, again and again, fail.
+
+        Not those that wait for the others still: who fails at once unseats nobody.
+        """
+        roster = self._run.roster
+        silent = [
+            (roster[name], f"said nothing in {counted(times, 'attempt')} that failed")
+            for name, times in attempt.silent().items()
+            if times > _MAX_RETRIES
+        ]
+        return [(member, why) for member, why in silent if member.pace.idle]
 
     def _again(self, attempt: Attempt, why: str) -> None:
         if attempt.retries > 2 * _MAX_RETRIES:

@@ -271,6 +271,10 @@ class TrainingRun:
         loop = self._begin(event.program)
         self._welcome(member, event.program)
         member.bundle = event.program.digest
+        if (
+            member.hello.bundle == member.bundle
+        ):  # what it has loaded is what ran before
+            member.pace.before = self.state.progress.usual_step_seconds
         member.state = WAITING
         member.committed = loop.recovery.claimed(member.hello)
         loop.recovery.judge(member)

@@ -44,6 +44,8 @@ class Progress:
     tokens: int = 0
     paused: bool = False
     """An operator wants no further round."""
+    usual_step_seconds: float | None = None
+    """How long the slowest member's inner steps took, in the shepherd's eyes."""
     steps: int | None = None
     """Inner steps a round, where an operator changed them."""
     settings: dict[str, Any] | None = None
@@ -165,6 +167,8 @@ class LedgerReplay:
         p.outstanding = {n: h for n, h in p.outstanding.items() if n not in consumed}
         p.committed, p.digest = record["round"], record["digest"]
         p.tokens += record.get("tokens", 0)
+        key = "usual_step_seconds"
+        p.usual_step_seconds = record.get(key, p.usual_step_seconds)
 
     def _on_checkpoint(self, record: Mapping[str, Any]) -> None:
         pass  # the checkpoint's folder speaks for itself; the line is for readers

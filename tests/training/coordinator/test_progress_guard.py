@@ -47,6 +47,37 @@ def test_who_waits_for_others_or_has_nothing_to_do_does_not_stall() -> None:
     assert pace.stalled(1e6 + 9) is None
 
 
+def test_a_wait_for_others_that_a_newer_order_has_ended_is_no_progress() -> None:
+    calls: tuple[Call, ...] = ("exchange", "forming")
+    for call in calls:
+        pace = Pace()
+        pace.made(1, 0.1)
+        pace.works(0.0)
+        pace.heard(at(0, call, 0.0), 0.0)
+        pace.ordered(30.0)
+        pace.heard(at(0, call, 0.0), 30.0)  # it has begun anew
+        for now in range(31, 60):
+            pace.heard(at(0, call, now - 30.0), now)
+        assert pace.stalled(60.0) is None
+        pace.ordered(60.0)
+        for now in range(61, 80):
+            pace.heard(at(0, call, now - 30.0), now)
+        assert f"it is in {call!r} for 49.0 s" in (pace.stalled(79.0) or "")
+
+
+def test_a_new_shepherd_knows_what_was_usual_under_the_one_before() -> None:
+    """But a process that has made no step may have to compile its program."""
+    for steps, limit in ((0, 600.0), (7, 30.0)):
+        pace = Pace()
+        pace.before = 3.0
+        pace.heard(at(steps, "waiting"), 0.0)
+        pace.works(0.0)
+        assert pace.stalled(limit) is None
+        assert pace.stalled(limit + 0.1) is not None
+        pace.made(1, 0.1)
+        assert pace.limit == 10.0, "its own"
+
+
 def test_a_first_step_may_be_long_in_coming() -> None:
     pace = Pace()
     pace.heard(at(0), 0.0)

@@ -29,6 +29,7 @@ from pcp.training.coordinator.events import (
     Received,
     Tick,
 )
+from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.coordinator.training_run import TrainingRun
@@ -40,8 +41,14 @@ from pcp.training.wire.message import (
     VERSION,
 )
 from pcp.training.wire.messages import (
+    Computed,
+    GroupFailed,
+    Heartbeat,
     Hello,
     Prepared,
+    Ready,
+    Stalled,
+    Whereabouts,
 )
 from pcp.training.wire.operator_messages import (
     Order,
@@ -213,6 +220,99 @@ def test_the_member_that_most_others_cannot_reach_is_dropped() -> None:
     attempt.suspects = {"b": {"c"}, "c": {"a", "b"}, "d": {"c"}}
     rounds.check(1000.0)
     assert {member.name for member in run.state.roster} == set("abd")
+
+
+def in_a_round(*names: str) -> tuple[TrainingRun, dict[str, Peer], Rounds]:
+    """A first round, with these members."""
+    run = a_run()
+    run.step(Opened(), 0.0)
+    peers = {name: joined(run, name) for name in names}
+    for peer in peers.values():
+        run.step(Received(peer, Ready(round=0, digest="0" * 64)), 0.0)
+    rounds = run.rounds
+    assert rounds is not None
+    rounds.start(list(run.state.roster))
+    return run, peers, rounds
+
+
+def fail_to_form(
+    run: TrainingRun, peers: dict[str, Peer], silent: str, at: Whereabouts | None = None
+) -> list[Effect]:
+    """All but the silent ones say that others did not connect, and time goes by.
+
+    `at` is where the last of the silent ones is.
+    """
+    rounds = run.rounds
+    assert rounds is not None
+    attempt = rounds.attempt
+    assert attempt is not None
+    for name in attempt.members:
+        if name not in silent:
+            said = GroupFailed(round=1, epoch=attempt.epoch, reason="not formed")
+            run.step(Received(peers[name], said), run.state.now)
+    effects: list[Effect] = []
+    for _ in range(5):
+        now = run.state.now + 0.4
+        for name in attempt.members:
+            said = Heartbeat(at=at if name == silent[-1] else None)
+            run.step(Received(peers[name], said), now)
+        effects += run.step(Tick(), now)
+    return effects
+
+
+def test_members_that_say_nothing_while_a_group_fails_again_and_again_go() -> None:
+    """A formation that lacks several names none of them."""
+    run, peers, rounds = in_a_round(*"abcde")
+    for _ in range(3):
+        assert "stalled" not in kinds(fail_to_form(run, peers, "ce"))
+        assert len(run.state.roster) == 5
+    effects = fail_to_form(run, peers, "ce")
+    ended = [
+        e.connection
+        for e in effects
+        if isinstance(e, Send) and isinstance(e.message, Stalled)
+    ]
+    assert ended == [peers["c"], peers["e"]]
+    assert rounds.attempt is not None
+    assert set(rounds.attempt.members) == set("abd")
+    assert {member.name for member in run.state.roster} == set("abd")
+
+
+@pytest.mark.parametrize("call", ["step", "forming"])
+def test_who_was_silent_now_and_then_stays_and_so_does_who_works(call: Any) -> None:
+    """Or waits for others: one that fails at once does not unseat them."""
+    run, peers, _ = in_a_round(*"abc")
+    works = Whereabouts(call=call, steps=1, since=0.0)
+    for silent in ("bc", "bc", "c", "bc", "bc", "bc"):
+        assert "stalled" not in kinds(fail_to_form(run, peers, silent, works))
+    assert len(run.state.roster) == 3
+
+
+def test_who_waits_in_a_group_of_long_ago_is_no_longer_waited_for() -> None:
+    run, peers, _ = in_a_round(*"ab")
+    for failures in range(1, 5):
+        old = Whereabouts(call="forming", steps=0, since=run.state.now + 2.0)
+        said = fail_to_form(run, peers, "b", old)
+        assert ("stalled" in kinds(said)) == (failures == 4)
+
+
+def test_a_shepherd_that_starts_again_knows_what_a_step_took() -> None:
+    run, peers, rounds = in_a_round("a")
+    peer, attempt = peers["a"], rounds.attempt
+    assert attempt is not None
+    steps, epoch = attempt.steps("a", 4), attempt.epoch
+    computed = Computed(round=1, epoch=epoch, loss=1.0, moved=0.0)
+    run.step(Received(peer, computed), 6.0)
+    tokens = size(attempt.leases["a"]) * BLOCK
+    done = {"epoch": epoch, "steps": steps, "tokens": tokens}
+    effects = run.step(Received(peer, PREPARED.model_copy(update=done)), 6.0)
+    (commit,) = [e for e in effects if isinstance(e, Append) and e.kind == "commit"]
+    assert commit.fields["usual_step_seconds"] == 6.0 / steps
+    for bundle, known in (("1" * 64, 6.0 / steps), ("9" * 64, None)):
+        back = hello("a").model_copy(update={"bundle": bundle})
+        run.step(Received(peer, back), 7.0)
+        run.step(Compiled(peer, program("together")), 7.0)
+        assert run.state.roster["a"].pace.before == known
 
 
 def test_speed_is_that_of_a_first_attempt() -> None:

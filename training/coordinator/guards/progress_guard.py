@@ -4,11 +4,14 @@ A member that is to make inner steps makes the next one within
 
     max(LEAST_SECONDS, TIMES x the median of its own newest rounds' seconds a step)
 
-by the shepherd's clock. Before its first step a program may have to be loaded and
-compiled for the device: FIRST_SECONDS. While it waits for others, in an exchange inside
-a round or where a group is formed, it makes none: who it waits for is looked at.
+by the shepherd's clock; where this shepherd knows none yet, of what its predecessor
+found. Before its first step a program may have to be loaded and compiled for the
+device: FIRST_SECONDS. While it waits for others, in an exchange inside a round or where
+a group is formed, it makes none: who it waits for is looked at. A newer order ends such
+a wait, so one that began before it is no progress.
 """
 
+import math
 from collections import deque
 from statistics import median
 
@@ -21,6 +24,8 @@ TIMES = 10.0
 FIRST_SECONDS = 600.0
 _ROUNDS = 16
 _WITH_OTHERS = ("exchange", "forming")
+_DRIFT = 0.999
+"""Of a second by another machine's clock: so much has gone by, at least."""
 
 
 class Pace:
@@ -30,19 +35,45 @@ class Pace:
         self._usual: deque[float] = deque(maxlen=_ROUNDS)
         self._since: float | None = None
         self._steps = -1
+        self._ordered, self._waits = -math.inf, False
+        self.before: float | None = None
+        """Seconds that a step of this program took under the shepherd before."""
         self.at: Whereabouts | None = None
         """What it said last."""
 
     @property
     def limit(self) -> float:
         """Within which a step is made."""
-        if not self._usual:
-            return FIRST_SECONDS
-        return max(LEAST_SECONDS, TIMES * median(self._usual))
+        known = self._known
+        return FIRST_SECONDS if known is None else max(LEAST_SECONDS, TIMES * known)
+
+    @property
+    def usual(self) -> float | None:
+        """Seconds that a step takes, once that is known."""
+        return median(self._usual) if self._usual else None
+
+    @property
+    def _known(self) -> float | None:
+        """The same, or what it was for who has made steps before."""
+        stepped = self.at is not None and self.at.steps
+        return self.before if self.usual is None and stepped else self.usual
+
+    @property
+    def idle(self) -> bool:
+        """Whether it does nothing for its newest order, as far as it says."""
+        if self.at is None or self.at.call == "waiting":
+            return True
+        return self.at.call in _WITH_OTHERS and not self._waits
+
+    def ordered(self, now: float) -> None:
+        """It has an order, which ends what it waited for before."""
+        self._ordered, self._waits = now, False
 
     def heard(self, at: Whereabouts, now: float) -> None:
         """Where its own thread is; a step more, or one with others, is progress."""
-        if at.steps != self._steps or at.call in _WITH_OTHERS:
+        here = now - _DRIFT * at.since >= self._ordered
+        self._waits = here and at.call in _WITH_OTHERS
+        if at.steps != self._steps or self._waits:
             self._since, self._steps = now, at.steps
         self.at = at
 
@@ -63,7 +94,7 @@ class Pace:
         """Why it does not get on; None if it does, or never said where it is."""
         if self._since is None or self.at is None or now - self._since <= self.limit:
             return None
-        at, usual = self.at, median(self._usual) if self._usual else None
+        at, usual = self.at, self._known
         known = f"; usual are {usual:.2g} s" if usual is not None else ""
         return (
             f"no inner step for {now - self._since:.1f} s{known}: it is in "
