@@ -108,19 +108,29 @@ def lie(run: FaultyRun, slots: Slots, rng: random.Random) -> None:
     """Have one lie, among enough that others know better, and wait for its name."""
     run.wait(run.full)
     before = len(run.said())
-    while True:
-        victim = rng.choice(faults._settled(run, slots))
-        name = re.findall(rf"worker (\S+): process {victim.pid} started", run.said())
-        if name:
-            break
-        time.sleep(0.1)
+    victim, name = _liar(run, slots, rng)
     until, again = time.monotonic() + NAMED_SECONDS, 0.0
-    while name[0] not in FOUND.findall(run.said()[before:]):
+    while name not in FOUND.findall(run.said()[before:]):
         run.check_time(until)
         if time.monotonic() > again:  # an attempt that was made anew has no lie in it
+            if not victim.is_running():  # it hung before, and has ended
+                victim, name = _liar(run, slots, rng)
+                until = time.monotonic() + NAMED_SECONDS
             victim.send_signal(signal.SIGUSR2)
             again = time.monotonic() + 5.0
         time.sleep(0.05)
+
+
+def _liar(
+    run: FaultyRun, slots: Slots, rng: random.Random
+) -> tuple[psutil.Process, str]:
+    """A worker's process, and its name, once it has said that."""
+    while True:
+        victim = rng.choice(faults._settled(run, slots))
+        said = re.findall(rf"worker (\S+): process {victim.pid} started", run.said())
+        if said:
+            return victim, said[0]
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":

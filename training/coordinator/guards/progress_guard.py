@@ -35,7 +35,7 @@ class Pace:
         self._usual: deque[float] = deque(maxlen=_ROUNDS)
         self._since: float | None = None
         self._steps = -1
-        self._ordered, self._waits = -math.inf, False
+        self._ordered, self._joined = -math.inf, False
         self.before: float | None = None
         """Seconds that a step of this program took under the shepherd before."""
         self.at: Whereabouts | None = None
@@ -63,17 +63,17 @@ class Pace:
         """Whether it does nothing for its newest order, as far as it says."""
         if self.at is None or self.at.call == "waiting":
             return True
-        return self.at.call in _WITH_OTHERS and not self._waits
+        return self.at.call in _WITH_OTHERS and not self._joined
 
     def ordered(self, now: float) -> None:
         """It has an order, which ends what it waited for before."""
-        self._ordered, self._waits = now, False
+        self._ordered, self._joined = now, False
 
     def heard(self, at: Whereabouts, now: float) -> None:
         """Where its own thread is; a step more, or one with others, is progress."""
-        here = now - _DRIFT * at.since >= self._ordered
-        self._waits = here and at.call in _WITH_OTHERS
-        if at.steps != self._steps or self._waits:
+        newest = now - _DRIFT * at.since >= self._ordered
+        self._joined = newest and at.call in _WITH_OTHERS
+        if at.steps != self._steps or self._joined:
             self._since, self._steps = now, at.steps
         self.at = at
 
