@@ -22,6 +22,7 @@ A message says what is wrong, where (location, file, peer), and what to do
 about it. Commands print it as one line and exit with `exit_code`.
 """
 
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -75,6 +76,18 @@ class CompileError(PcpError):
 
 class BundleError(PcpError):
     """A bundle is truncated, tampered with, or of another version."""
+
+
+def let_go(error: BaseException) -> None:
+    """Clear the frames of an error, and of those behind it, that have ended.
+
+    They hold arrays of a device, and who keeps the error may keep it longer than the
+    device, before which IREE's buffers have to go.
+    """
+    held: BaseException | None = error
+    while held is not None:
+        traceback.clear_frames(held.__traceback__)
+        held = held.__cause__ or held.__context__
 
 
 class RuntimeFault(PcpError):

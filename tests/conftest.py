@@ -4,6 +4,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -13,6 +14,8 @@ from helpers.servers.costs import Costs
 from helpers.servers.interpreter import Interpreter
 from helpers.servers.iree_server import Iree
 from helpers.servers.vulkan import Vulkan
+
+from pcp.runtime.cage import cage
 
 LARGE = 3 << 30
 """Bytes of a process of tests from which on JAX forgets what it has compiled."""
@@ -81,6 +84,18 @@ def vulkan() -> Iterator[Vulkan]:
         if why := running.missing():
             pytest.skip(why)
         yield running
+
+
+@pytest.fixture(autouse=True, scope="session")
+def never_caged() -> Iterator[None]:
+    """A cage holds for a process and for good: tests have others for that."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cage, "enter", _no_cage)
+        yield
+
+
+def _no_cage(**_: object) -> NoReturn:
+    pytest.exit("a test would cage pytest: give the worker --cage off", returncode=3)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -14,10 +14,11 @@ What it does not stop stands in docs/security.md.
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from site import getsitepackages
 
 from pcp.runtime.cage import landlock, outside, seccomp, syscalls
 
@@ -96,12 +97,23 @@ def _always() -> set[Path]:
     """What a Python process reads that does nothing wrong."""
     python = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, os.getcwd()}
     found = {Path(place).resolve() for place in python if place}
+    found |= {real for packages in getsitepackages() for real in _linked(packages)}
     package = find_spec("pcp")
     for own in map(Path, (package and package.submodule_search_locations) or ()):
         found |= {place.resolve() for place in own.iterdir()}  # links, in a checkout
     found = {place for place in found if place.exists() and not _holds_a_home(place)}
     etc = Path("/etc")
     return found | {Path(name) for name in _SYSTEM} | {etc / name for name in _OF_ETC}
+
+
+def _linked(packages: str) -> Iterator[Path]:
+    """Where the packages of a folder really lie: some installers only link them."""
+    for place in Path(packages).iterdir() if os.path.isdir(packages) else ():
+        if place.is_symlink():
+            yield place.resolve()
+        for one in (place / "__init__.py", place / "METADATA"):
+            if one.is_symlink():
+                yield one.resolve().parent
 
 
 def _holds_a_home(place: Path) -> bool:

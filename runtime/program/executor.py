@@ -20,7 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.bundle import Bundle, Function, Manifest, Part, TensorSpec
-from pcp.errors import BundleError, ConfigError, RuntimeFault, UsageError, counted
+from pcp.errors import (
+    BundleError,
+    ConfigError,
+    RuntimeFault,
+    UsageError,
+    counted,
+    let_go,
+)
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
 from pcp.runtime.program import host_functions, host_processor
@@ -229,6 +236,15 @@ class Program:
         self.close()
 
     def _call(
+        self, function: BoundFunction, arguments: Sequence[Any], keep: bool
+    ) -> Any:
+        try:
+            return self._results(function, arguments, keep)
+        except BaseException as error:
+            let_go(error)  # its frames may outlive the device, which theirs may not
+            raise
+
+    def _results(
         self, function: BoundFunction, arguments: Sequence[Any], keep: bool
     ) -> Any:
         signature = function.signature

@@ -13,14 +13,13 @@ same exchanges complete; they had, unless something is wrong.
 
 import math
 import time
-import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pcp.errors import CollectiveAborted, RuntimeFault
+from pcp.errors import CollectiveAborted, RuntimeFault, let_go
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.state_names import shared_part
 from pcp.training.trainer.norms import change, spoiled, within_rounding
@@ -46,17 +45,6 @@ from pcp.training.worker.worker_state import InnerResult, WorkerState
 
 _NOT_BEGUN = -2
 """In place of an exchange's epoch, in a round that a member has not begun."""
-
-
-def let_go(error: BaseException) -> None:
-    """Drop what the frames of a failed exchange hold: arrays of the device.
-
-    The group that failed keeps the error, and so it may live longer than the device.
-    """
-    held: BaseException | None = error
-    while held is not None:
-        traceback.clear_frames(held.__traceback__)
-        held = held.__cause__ or held.__context__
 
 
 def _computed(order: RoundStart, work: InnerResult, moved: float) -> Computed:

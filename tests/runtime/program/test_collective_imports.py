@@ -7,6 +7,7 @@ depend on nothing of the compiling half but IREE.
 import json
 import threading
 import time
+import traceback
 
 import numpy as np
 import pytest
@@ -225,6 +226,23 @@ def test_a_program_without_its_group_says_what_to_do(two):
             np.testing.assert_allclose(
                 program["main"](*inputs(0))[0], 2 * inputs(0)[0], atol=1e-6
             )
+
+
+def test_the_frames_of_a_failed_call_hold_nothing_of_the_device(two):
+    """Freed behind their device, IREE's buffers end the process."""
+    with Program.load(two) as program:
+        with pytest.raises(ConfigError) as caught:
+            program["main"](*inputs(0))
+        error, frames = caught.value, []
+        while error is not None:
+            frames += [f for f, _ in traceback.walk_tb(error.__traceback__)]
+            error = error.__cause__ or error.__context__
+        names = {f.f_code.co_name: f for f in frames}
+        assert {"_invoke", "begin"} <= names.keys()
+        held = {
+            n for n, f in names.items() if f.f_locals and "pcp" in f.f_code.co_filename
+        }
+        assert held <= {"__call__", "_call"}
 
 
 def test_send_and_recv_between_two_programs():

@@ -91,8 +91,10 @@ def test_a_terminated_command_leaves_no_compiler_and_no_run(tmp_path, command):
                 while "listens on" not in (said := present(child.stdout).readline()):
                     assert said
                 port = said.strip().rpartition(":")[2]
-                where = ["--connect", f"127.0.0.1:{port}", "--device", "local-sync"]
-                processes.start("pcp.tools.cli", "worker", *where)
+                where = ["--connect", f"127.0.0.1:{port}", "--readable", tmp_path]
+                processes.start(
+                    "pcp.tools.cli", "worker", *where, "--device", "local-sync"
+                )
             pid = _pid(tmp_path / "pid")
             child.terminate()
             _, said = child.communicate(timeout=20)

@@ -112,6 +112,7 @@ def test_a_run_is_for_those_who_have_the_key_and_a_certificate(
     }
     port, words = free_port(), protection_arguments(good)
     worker = ["worker", "--connect", f"127.0.0.1:{port}", "--device", "local-sync"]
+    worker += ["--cage", "off"]  # it would be this process's
     with Processes() as children:
         shepherd = children.start(
             *("pcp.tools.cli", "shepherd", "--config", "x.json", "--workers", "2"),
@@ -165,6 +166,6 @@ def test_who_brings_a_key_to_a_run_that_has_none_is_told(
         )
         port = shepherd.wait_for("listens on", 60).rpartition(":")[2]
         for why, theirs in cases.items():
-            line = ["worker", "--connect", f"127.0.0.1:{port}"]
+            line = ["worker", "--connect", f"127.0.0.1:{port}", "--cage", "off"]
             assert main([*line, *protection_arguments(theirs)]) == 1
             assert why in capsys.readouterr().err
