@@ -58,7 +58,7 @@ class Closes(Protocol):
 
 
 class Device:
-    """An open device; arrays and programs on it keep it alive.
+    """An open device. What IREE opened for it stays open until the process ends.
 
     Without `caching` its allocator gives buffers back at once, and its statistics
     count those in use.
@@ -75,12 +75,9 @@ class Device:
         try:
             if flags := _FLAGS.get(self.driver):
                 rt.flags.parse_flags(*flags)
-            self.instance = rt.VmInstance()
-            self.hal = rt.get_driver(self.driver).create_device_by_uri(
-                _address(uri),
-                # The call takes names; the wheel's stub has objects.
-                allocators=_ALLOCATORS.get(self.driver) if caching else None,  # pyright: ignore[reportArgumentType]
-            )
+            self.instance, self.hal = _opened(uri, caching=caching)
+            # Nothing of ours lies there any more: what the allocator kept goes, too.
+            weakref.finalize(self, self.hal.allocator.trim).atexit = False
         except ConfigError:
             raise
         except Exception as error:
@@ -231,6 +228,24 @@ def open_device(uri: str = "local-task") -> Device:
         return device
 
 
+def _opened(uri: str, *, caching: bool) -> tuple[Any, Any]:
+    """IREE's registry of types and device, which stay until the process ends.
+
+    What lies on a device must go before it does. But Python frees what refers to each
+    other, as an error with its frames does, in any order.
+    """
+    if (uri, caching) not in _handles or not caching:
+        driver = uri.partition("://")[0]
+        hal = rt.get_driver(driver).create_device_by_uri(
+            _address(uri),
+            # The call takes names; the wheel's stub has objects.
+            allocators=_ALLOCATORS.get(driver) if caching else None,  # pyright: ignore[reportArgumentType]
+        )
+        _kept.append(handle := (rt.VmInstance(), hal))
+        _handles[uri, caching] = handle
+    return _handles[uri, caching]
+
+
 def available_drivers() -> dict[str, list[str]]:
     """Devices by driver, for diagnostics; a driver that cannot start has none."""
     found: dict[str, list[str]] = {}
@@ -282,10 +297,14 @@ def _shut_down() -> None:
         context.close()
     gc.collect()
     _devices.clear()
+    _handles.clear()
+    _kept.clear()
 
 
 _arrays: "weakref.WeakSet[DeviceArray]" = weakref.WeakSet()
 _contexts: "weakref.WeakSet[Closes]" = weakref.WeakSet()
 _devices: "weakref.WeakValueDictionary[str, Device]" = weakref.WeakValueDictionary()
 _devices_lock = threading.Lock()
+_handles: dict[tuple[str, bool], tuple[Any, Any]] = {}
+_kept: list[tuple[Any, Any]] = []
 atexit.register(_shut_down)

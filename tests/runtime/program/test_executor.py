@@ -19,6 +19,7 @@ from pcp.errors import (
     ConfigError,
     UsageError,
 )
+from pcp.runtime.program.devices import Device
 from pcp.runtime.program.executor import Program, available_drivers
 
 PLAIN = """
@@ -161,3 +162,8 @@ def test_the_interpreter_exits_clean_whatever_was_left_open(plain, tmp_path):
             [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "8.0\n", "")
+
+
+def test_what_iree_opened_stays_open():
+    """Python frees a cycle in any order, and buffers must go before their device."""
+    assert Device("local-sync").hal is Device("local-sync").hal
