@@ -13,7 +13,7 @@ scalars (the step, a norm, a factor), and what is cheaply made of scalars.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pcp.dialect import hlo
@@ -78,33 +78,24 @@ class SplitFunctions(Pass):
 Values = list[ir.Value]
 
 
-def split(module: ir.Module, function: ir.Operation, most: int) -> bool:
-    """Cut a function into parts of at most `most` results; whether that was done."""
+def split(module: ir.Module, function: ir.Operation, most: int) -> None:
+    """Cut a function into parts of at most `most` results, if it has several."""
     body = _Body(function)
-    if (components := body.components()) is None:
-        return False
     outlined = _Outlined(module, body, functions.symbol_name(function))
-    packed = outlined.packed(components, most, body.shared)
+    packed = outlined.packed(body.components(), most)
     if len(packed) < 2:
-        return False
+        return
     values: dict[ir.Value, ir.Value] = {}
-
-    def made(roots: Values, outer: Collection[ir.Value] = ()) -> None:
-        callee, given = outlined.function(roots, outer)
+    for roots in [[*body.shared], *packed] if body.shared else packed:
+        callee, given = outlined.function(roots)
         with rewriting.before(body.end):
             operands = [values.get(value, value) for value in given]
-            found = functions.call(callee, operands, [value.type for value in roots])
-        values.update(zip(roots, found, strict=True))
-
-    if body.shared:
-        made([*body.shared])
-    for roots in packed:
-        made(roots, body.shared)
+            made = functions.call(callee, operands, [value.type for value in roots])
+        values.update(zip(roots, made, strict=True))
     for number, root in enumerate(body.roots):
         body.end.operands[number] = values.get(root, root)
     rewriting.sweep(function)
     function.attributes[PARTS] = ir.UnitAttr.get()
-    return True
 
 
 class _Body:
@@ -126,14 +117,14 @@ class _Body:
         self.readers: Counter[ir.Value] = Counter()
         """How many components read a value."""
 
-    def components(self) -> list[Values] | None:
+    def components(self) -> list[Values]:
         """The returned values that are made together, each once.
 
-        None where the function is not to be split: it does more than compute, or what
-        is neither cheap nor elementwise would be computed twice.
+        None of them where the function is not to be split: it does more than compute,
+        or what is neither cheap nor elementwise would be computed twice.
         """
         if not all(map(rewriting.is_pure, self.ops)):
-            return None
+            return []
         readers: list[list[int]] = [[] for _ in self.ops]
         for number, read in enumerate(self.reads):
             for value in read:
@@ -158,7 +149,7 @@ class _Body:
                 self.shared |= dict.fromkeys(op.results)
             elif root or found:
                 if early[number] and op.name not in ELEMENTWISE:
-                    return None
+                    return []
                 groups.join(number, found)
                 needed[number] = {number}
         self.shared = dict.fromkeys(reversed(self.shared))
@@ -168,7 +159,7 @@ class _Body:
                 group = groups.of(self.makers[root])
                 by_group.setdefault(group, []).append(root)
         for component in by_group.values():
-            self.readers.update(self.closure(component, self.shared)[1])
+            self.readers.update(self.closure(component)[1])
         return list(by_group.values())
 
     def _is_cheap(self, number: int) -> bool:
@@ -181,15 +172,17 @@ class _Body:
             for v in op.operands
         )
 
-    def closure(
-        self, roots: Values, outer: Collection[ir.Value]
-    ) -> tuple[list[int], Values]:
-        """The ops that make these, in order, and what they read: arguments, `outer`."""
-        own, wanted, seen, ops = set(roots), [*roots], set(roots), set[int]()
+    def closure(self, roots: Values) -> tuple[list[int], Values]:
+        """The ops that make these, in order, and what they read of others.
+
+        That is arguments, and of components what is shared.
+        """
+        outer = {} if roots[0] in self.shared else self.shared
+        wanted, seen, ops = [*roots], set(roots), set[int]()
         while wanted:
             value = wanted.pop()
             number = self.makers.get(value)
-            if number is None or number in ops or (value in outer and value not in own):
+            if number is None or number in ops or value in outer:
                 continue
             ops.add(number)
             fresh = [operand for operand in self.reads[number] if operand not in seen]
@@ -233,13 +226,11 @@ class _Outlined:
         self.name = name
         self._made: dict[str, str] = {}
 
-    def packed(
-        self, components: Iterable[Values], most: int, outer: Collection[ir.Value] = ()
-    ) -> list[Values]:
+    def packed(self, components: Iterable[Values], most: int) -> list[Values]:
         """Equal components side by side, as many as fit; the rest of them together."""
         kinds: dict[str, list[Values]] = {}
         for component in components:
-            function, _ = self._outline(component, outer, "pcp_component")
+            function, _ = self._outline(component, "pcp_component")
             kinds.setdefault(_unnamed(function), []).append(component)
             function.erase()
         full: list[Values] = []
@@ -255,21 +246,17 @@ class _Outlined:
                 left[-1] = left[-1] + component
         return [*full, *filter(None, left)]
 
-    def function(
-        self, roots: Values, outer: Collection[ir.Value]
-    ) -> tuple[str, Values]:
+    def function(self, roots: Values) -> tuple[str, Values]:
         """The name of the function that makes these values, and what it takes."""
         name = f"{self.name}_part{len(self._made)}"
-        function, given = self._outline(roots, outer, name)
+        function, given = self._outline(roots, name)
         text = _unnamed(function)
         if text in self._made:
             function.erase()
         return self._made.setdefault(text, name), given
 
-    def _outline(
-        self, roots: Values, outer: Collection[ir.Value], name: str
-    ) -> tuple[ir.Operation, Values]:
-        order, given = self.body.closure(roots, outer)
+    def _outline(self, roots: Values, name: str) -> tuple[ir.Operation, Values]:
+        order, given = self.body.closure(roots)
         ports = [functions.Port("", "", value.type) for value in given]
 
         def build(*arguments: ir.Value) -> list[tuple[functions.Port, ir.Value]]:

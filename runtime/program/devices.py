@@ -11,6 +11,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import iree.runtime as rt
@@ -75,7 +76,7 @@ class Device:
         try:
             if flags := _FLAGS.get(self.driver):
                 rt.flags.parse_flags(*flags)
-            self.instance, self.hal = _opened(uri, caching=caching)
+            self.instance, self.hal = _shared(uri) if caching else _opened(uri, None)
             # Nothing of ours lies there any more: what the allocator kept goes, too.
             weakref.finalize(self, self.hal.allocator.trim).atexit = False
         except ConfigError:
@@ -228,22 +229,23 @@ def open_device(uri: str = "local-task") -> Device:
         return device
 
 
-def _opened(uri: str, *, caching: bool) -> tuple[Any, Any]:
+@cache
+def _shared(uri: str) -> tuple[Any, Any]:
+    """What is opened once, with an allocator that keeps buffers."""
+    return _opened(uri, _ALLOCATORS.get(uri.partition("://")[0]))
+
+
+def _opened(uri: str, allocators: Any) -> tuple[Any, Any]:
     """IREE's registry of types and device, which stay until the process ends.
 
     What lies on a device must go before it does. But Python frees what refers to each
     other, as an error with its frames does, in any order.
     """
-    if (uri, caching) not in _handles or not caching:
-        driver = uri.partition("://")[0]
-        hal = rt.get_driver(driver).create_device_by_uri(
-            _address(uri),
-            # The call takes names; the wheel's stub has objects.
-            allocators=_ALLOCATORS.get(driver) if caching else None,  # pyright: ignore[reportArgumentType]
-        )
-        _kept.append(handle := (rt.VmInstance(), hal))
-        _handles[uri, caching] = handle
-    return _handles[uri, caching]
+    driver = rt.get_driver(uri.partition("://")[0])
+    # The call takes names; the wheel's stub has objects.
+    hal = driver.create_device_by_uri(_address(uri), allocators=allocators)
+    _kept.append(handle := (rt.VmInstance(), hal))
+    return handle
 
 
 def available_drivers() -> dict[str, list[str]]:
@@ -297,7 +299,7 @@ def _shut_down() -> None:
         context.close()
     gc.collect()
     _devices.clear()
-    _handles.clear()
+    _shared.cache_clear()
     _kept.clear()
 
 
@@ -305,6 +307,5 @@ _arrays: "weakref.WeakSet[DeviceArray]" = weakref.WeakSet()
 _contexts: "weakref.WeakSet[Closes]" = weakref.WeakSet()
 _devices: "weakref.WeakValueDictionary[str, Device]" = weakref.WeakValueDictionary()
 _devices_lock = threading.Lock()
-_handles: dict[tuple[str, bool], tuple[Any, Any]] = {}
 _kept: list[tuple[Any, Any]] = []
 atexit.register(_shut_down)

@@ -16,7 +16,7 @@ LEFT = {
     "compiler/driver.py": ["reportArgumentType"],
     "engines/mpi_engine.py": ["reportMissingImports"],
     "engines/torch_backend.py": ["reportCallIssue"],
-    "runtime/program/devices.py": ["reportArgumentType"] * 2,
+    "runtime/program/devices.py": ["reportArgumentType"],
     "runtime/transport/mover.py": ["reportAttributeAccessIssue"],
     "runtime/transport/tls.py": ["reportReturnType"],
     "tools/commands/bench.py": ["reportPrivateImportUsage"] * 2,

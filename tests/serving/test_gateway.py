@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.serving.closed_form import answer
 from helpers.serving.model_folder import write
 
 pytest.importorskip("starlette", reason="the extra serve is not installed")
@@ -15,19 +14,12 @@ pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 pytest.importorskip("tokenizers", reason="the extra serve is not installed")
 
 from helpers.serving.live import Live, Paced, live
+from helpers.serving.questions import CHAT, HI, TEXT, chat_tokens, engine, wanted
 
 from pcp.errors import ConfigError
 from pcp.serving.gateway import api_keys
 from pcp.serving.gateway.api_keys import ApiKeys
-from pcp.serving.interface import Sampling
 from pcp.serving.tokens.tokenizer import Tokenizer
-
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-HI = [{"role": "user", "content": "hi"}]
-
-
-def engine(slots: int = 4, context: int = 400, chunk: int = 32) -> Paced:
-    return Paced(slots, context, chunk, vocabulary=320)
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +36,6 @@ def tokenizer(folder) -> Tokenizer:
 def server(folder) -> Iterator[Live]:
     with live(folder, engine, body_limit=1 << 20) as running:
         yield running
-
-
-def wanted(tokenizer: Tokenizer, prompt: list[int], limit: int, seed: int = 0) -> str:
-    """The text of the closed form's answer."""
-    sampling = Sampling(seed=seed)
-    stop = tokenizer.stop
-    rest = {"vocabulary": 320, "context": 400, "sampling": sampling}
-    tokens, _ = answer(prompt, limit, stop, **rest)
-    return tokenizer.decode(tokens)
-
-
-def chat_tokens(tokenizer: Tokenizer, text: str = "hi") -> list[int]:
-    return tokenizer.encode(f"<|user|>{text}</s><|assistant|>", special=False)
 
 
 def streamed(server: Live, path: str, **values) -> list[dict]:

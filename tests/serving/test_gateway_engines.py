@@ -15,17 +15,11 @@ pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 pytest.importorskip("tokenizers", reason="the extra serve is not installed")
 
 from helpers.serving.live import Paced, live
+from helpers.serving.questions import TEXT, engine, wanted
 
 from pcp.errors import CompileError
 from pcp.serving.interface import EngineLost, Sampling
 from pcp.serving.tokens.tokenizer import Tokenizer
-
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-HI = [{"role": "user", "content": "hi"}]
-
-
-def engine(slots: int = 4, context: int = 400, chunk: int = 32) -> Paced:
-    return Paced(slots, context, chunk, vocabulary=320)
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +30,6 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def tokenizer(folder) -> Tokenizer:
     return Tokenizer.of(folder)
-
-
-def wanted(tokenizer: Tokenizer, prompt: list[int], limit: int, seed: int = 0) -> str:
-    """The text of the closed form's answer."""
-    sampling = Sampling(seed=seed)
-    stop = tokenizer.stop
-    rest = {"vocabulary": 320, "context": 400, "sampling": sampling}
-    tokens, _ = answer(prompt, limit, stop, **rest)
-    return tokenizer.decode(tokens)
-
-
-def chat_tokens(tokenizer: Tokenizer, text: str = "hi") -> list[int]:
-    return tokenizer.encode(f"<|user|>{text}</s><|assistant|>", special=False)
 
 
 def slow_engine() -> Paced:

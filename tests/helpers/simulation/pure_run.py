@@ -67,20 +67,37 @@ def no_answer(asked: Gather) -> Event:
     return NotSaved("no answer", asked.addresses[0])
 
 
+def a_run(wanted: int = 1, **keys: Any) -> TrainingRun:
+    """One that nobody has joined."""
+    state = RunState(
+        experiment().model_copy(update=keys),
+        LedgerReplay(),
+        name="run",
+        folder="run",
+        serves="127.0.0.1:1",
+        wanted=wanted,
+    )
+    return TrainingRun(state)
+
+
+def hello(name: str, version: int = VERSION) -> Hello:
+    """What a worker says first."""
+    return Hello(
+        version=version,
+        worker=name,
+        target="cpu",
+        backend="cpu",
+        device="d",
+        address=f"{name}:1",
+    )
+
+
 class World:
     """A run with these workers, which do what a test says; time stands at will."""
 
     def __init__(self, *names: str, policy: str = "together", **keys: Any) -> None:
         keys = {"outer_loop_steps": 500, "checkpoint_every": 10**6, **keys}
-        state = RunState(
-            experiment().model_copy(update=keys),
-            LedgerReplay(),
-            name="run",
-            folder="run",
-            serves="127.0.0.1:1",
-            wanted=len(names),
-        )
-        self.run, self.now = TrainingRun(state), 0.0
+        self.run, self.now = a_run(len(names), **keys), 0.0
         self.peers = {name: Peer(name) for name in names}
         self.lines: list[str] = []
         self.ledger: list[dict[str, Any]] = []
@@ -92,15 +109,7 @@ class World:
 
     def connect(self, peer: Peer) -> None:
         """A worker comes, and takes the first state."""
-        hello = Hello(
-            version=VERSION,
-            worker=peer.name,
-            target="cpu",
-            backend="cpu",
-            device="d",
-            address=f"{peer.name}:1",
-        )
-        self.step(Received(peer, hello))
+        self.step(Received(peer, hello(peer.name)))
         self.step(Compiled(peer, self._program))
         if any(m.kind == "restore" for m in peer.told):
             self.says(peer.name, Ready(round=0, digest="0" * 64))

@@ -5,7 +5,8 @@ from typing import Any, get_args
 
 import pytest
 from helpers.models.bigram_numpy import BLOCK
-from helpers.simulation.run_schedules import experiment, program
+from helpers.simulation.pure_run import a_run, hello
+from helpers.simulation.run_schedules import program
 from helpers.worlds.training_runs import Watcher
 from helpers.worlds.training_runs import experiment as on_disk
 
@@ -30,21 +31,15 @@ from pcp.training.coordinator.events import (
     Tick,
 )
 from pcp.training.coordinator.rounds import Rounds
-from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.data.lease_pool import size
 from pcp.training.shepherd.shepherd import Shepherd
-from pcp.training.storage.ledger_state import LedgerReplay
 from pcp.training.storage.run_folder import RunFolder
-from pcp.training.wire.message import (
-    VERSION,
-)
 from pcp.training.wire.messages import (
     Computed,
     GroupFailed,
     Heartbeat,
-    Hello,
     Prepared,
     Ready,
     Stalled,
@@ -73,31 +68,6 @@ class Peer:
     """A connection."""
 
     here = "127.0.0.1"
-
-
-def a_run(**keys: Any) -> TrainingRun:
-    """One that nobody has joined."""
-    state = RunState(
-        experiment().model_copy(update=keys),
-        LedgerReplay(),
-        name="run",
-        folder="run",
-        serves="127.0.0.1:1",
-        wanted=1,
-    )
-    return TrainingRun(state)
-
-
-def hello(name: str, version: int = VERSION) -> Hello:
-    """What a worker says first."""
-    return Hello(
-        version=version,
-        worker=name,
-        target="cpu",
-        backend="cpu",
-        device="d",
-        address=f"{name}:1",
-    )
 
 
 def joined(run: TrainingRun, name: str) -> Peer:
