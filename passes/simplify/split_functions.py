@@ -1,9 +1,9 @@
 """pcp-split-functions: an update of very many tensors becomes several functions.
 
-IREE's scheduling of one function takes a time that grows with the third power of what
-the function computes side by side: @apply of 72 parameters compiles in 1.6 s, of 144 in
-4, of 288 in 20, of 576 in 136. But of the updates each is alone. What they share are
-scalars (the step, a norm, a factor), and what is cheaply made of scalars.
+What IREE's scheduling of one function takes grows much faster than what the function
+computes side by side (`benchmarks/gpt2.py --depths 4 48` has the compile of many
+parameters). But of the updates each is alone. What they share are scalars (the step, a
+norm, a factor), and what is cheaply made of scalars.
 
     results ─► components: what is computed together, scalars of several set apart
     those scalars, and all that they are made of ─► the first part
