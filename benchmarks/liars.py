@@ -13,6 +13,7 @@ import argparse
 import math
 import random
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -65,19 +66,27 @@ def main() -> None:
         round_deadline_seconds=faults.DEADLINE,
         heartbeat_limit_seconds=4.0,
     )
+    folder = Path(tempfile.mkdtemp(prefix="pcp-liars-"))
+    print(f"the run is in {folder}, which goes if all is well", flush=True)
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         changes["model_path"] = faults._tiny(stack, None)
         run = FaultyRun(folder, flags.workers, **changes)
         stack.callback(run.close)
         run.wait(run.full, 300.0)
+        began = time.monotonic()
         done = storm(run, plan, rng, flags)
         run.wait(run.full)
-        times = [r.time for r in run.rounds()]
-        gap = max(b - a for a, b in pairwise(times))
-        print(f"{dict(done)}; {len(times)} rounds; {gap:.1f} s between two at most")
+        took, (gap, _) = time.monotonic() - began, longest_gap(run)
+        print(f"{dict(done)} in {took:.0f} s; {len(run.rounds())} rounds")
+        print(f"{gap:.1f} s between two at most; every liar was named")
         run.finish()
         assert gap <= faults.STALL_SECONDS, "nothing was committed for too long"
+    shutil.rmtree(folder)
+
+
+def longest_gap(run: Run) -> tuple[float, int]:
+    """The longest time between two commits in seconds, and the round behind it."""
+    return max((b.time - a.time, b.round) for a, b in pairwise(run.rounds()))
 
 
 def storm(
@@ -94,13 +103,15 @@ def storm(
         if kind == "lie":
             lie(run, slots, rng)
         elif kind == "hang":
-            victim = rng.choice(faults._settled(run, slots))
+            victim, _ = _member(run, slots, rng)
             victim.send_signal(signal.SIGUSR1)
         else:
             injector.strike(kind)
         done[kind] += 1
         if number % 20 == 0:
-            print(f"  {dict(done)}, round {run.rounds()[-1].round}", flush=True)
+            gap, behind = longest_gap(run)
+            at = f"round {run.rounds()[-1].round}, gap {gap:.1f} s (round {behind})"
+            print(f"  {dict(done)}, {at}", flush=True)
     return done
 
 
@@ -108,27 +119,27 @@ def lie(run: FaultyRun, slots: Slots, rng: random.Random) -> None:
     """Have one lie, among enough that others know better, and wait for its name."""
     run.wait(run.full)
     before = len(run.said())
-    victim, name = _liar(run, slots, rng)
+    victim, name = _member(run, slots, rng)
     until, again = time.monotonic() + NAMED_SECONDS, 0.0
     while name not in FOUND.findall(run.said()[before:]):
         run.check_time(until)
         if time.monotonic() > again:  # an attempt that was made anew has no lie in it
             if not victim.is_running():  # it hung before, and has ended
-                victim, name = _liar(run, slots, rng)
+                victim, name = _member(run, slots, rng)
                 until = time.monotonic() + NAMED_SECONDS
             victim.send_signal(signal.SIGUSR2)
             again = time.monotonic() + 5.0
         time.sleep(0.05)
 
 
-def _liar(
+def _member(
     run: FaultyRun, slots: Slots, rng: random.Random
 ) -> tuple[psutil.Process, str]:
-    """A worker's process, and its name, once it has said that."""
+    """A worker's process, and its name, once it has joined: then it may be missed."""
     while True:
-        victim = rng.choice(faults._settled(run, slots))
-        said = re.findall(rf"worker (\S+): process {victim.pid} started", run.said())
-        if said:
+        victim, text = rng.choice(faults._settled(run, slots)), run.said()
+        said = re.findall(rf"worker (\S+): process {victim.pid} started", text)
+        if said and f"worker {said[0]}: joined with the state" in text:
             return victim, said[0]
         time.sleep(0.1)
 

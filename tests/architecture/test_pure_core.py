@@ -15,7 +15,8 @@ from pcp import errors
 from pcp.runtime.group import membership
 from pcp.serving import scheduler
 from pcp.training.config import experiment
-from pcp.training.coordinator import election, monitor, training_run
+from pcp.training.coordinator import monitor, training_run
+from pcp.training.coordinator.standby import election, leader_lease
 from pcp.training.shepherd import shepherd
 from pcp.training.wire import messages
 
@@ -88,7 +89,9 @@ def test_the_state_machine_touches_nothing() -> None:
     assert impure(start) == {}
 
 
-@pytest.mark.parametrize("machine", [scheduler, membership, election, monitor])
+@pytest.mark.parametrize(
+    "machine", [scheduler, membership, election, leader_lease, monitor]
+)
 def test_smaller_machines_touch_nothing(machine: ModuleType) -> None:
     assert len(reached(machine.__name__)) > 1, "the test would be vacuous"
     assert impure(machine.__name__) == {}

@@ -92,6 +92,11 @@ def parser() -> Parser:
     host_flags.add_host_functions(parser)
     help_ = "run it only if this identity signed it; again for more"
     add_trust_flag(parser, help_)
+    help_ = (
+        "on: what the bundle's code reaches is kept to --inputs and --out, as far as "
+    )
+    help_ += "the kernel sees to it: no other file, program or new connection"
+    add("--cage", choices=("on", "off"), default="off", help=help_)
     return parser
 
 
@@ -139,6 +144,24 @@ def _check_steps(manifest: Manifest, flags: Namespace) -> None:
 # --- one process ---
 
 
+def _close_cage(flags: Namespace) -> None:
+    """Around this process, which runs code of others from here on."""
+    from pcp.runtime.cage import cage
+    from pcp.runtime.program.devices import open_device
+
+    if flags.cage == "off":
+        return
+    if not flags.device.startswith("local-"):
+        open_device(flags.device)  # it stays open; its driver has files of its own
+    read = [] if flags.inputs.startswith("random:") else [Path(flags.inputs)]
+    written = [
+        Path(file).absolute().parent for file in (flags.out, flags.trace) if file
+    ]
+    held = cage.enter(readable=read, writable=written)
+    cage.bar_sockets(held)
+    print(f"cage: {held}", flush=True)
+
+
 def _as_list(results: object) -> list[np.ndarray]:
     return list(results) if isinstance(results, tuple) else [np.asarray(results)]
 
@@ -148,6 +171,7 @@ def _alone(bundle: Bundle, name: str, flags: Namespace) -> int:
     from pcp.runtime.program.executor import Program
 
     manifest = bundle.manifest
+    _close_cage(flags)
     with Program.load(bundle, device=flags.device, host=flags.host) as program:
         with recorded(flags.trace, program) if flags.trace else nullcontext():
             if flags.steps is not None:
@@ -299,6 +323,7 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
     )
     with world:
         groups = MeshGroups.of(world, manifest, flags.workers)
+        _close_cage(flags)
         try:
             with Program.load(
                 bundle,
@@ -405,7 +430,7 @@ def _command(flags: Namespace, name: str, out: Path) -> list[str]:
     command += ["--inputs", flags.inputs, "--out", str(out), "--device", flags.device]
     command += ["--timeout", str(flags.timeout)]
     command += ["--trace", flags.trace] if flags.trace else []
-    command += trust_arguments(flags)
+    command += ["--cage", flags.cage, *trust_arguments(flags)]
     command += [w for f in flags.host_function for w in (host_flags.FLAG, f)]
     return command
 

@@ -4,9 +4,10 @@ import hmac
 import os
 import secrets
 import signal
+import socket
 import sys
 from argparse import SUPPRESS, ArgumentTypeError, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
@@ -44,6 +45,9 @@ from pcp.training.observe.past_run import write_report
 from pcp.training.observe.prometheus import Prometheus
 from pcp.training.observe.web import WebPage
 from pcp.training.shepherd.artifacts import CompileFor
+from pcp.training.shepherd.elector import Elector
+from pcp.training.shepherd.etcd import place
+from pcp.training.shepherd.etcd_elector import EtcdElector
 from pcp.training.shepherd.leading import led
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.shepherd.voters import Voters
@@ -89,7 +93,7 @@ def parser() -> Parser:
         help="let workers of the same namespace find this shepherd: pcp worker "
         "--discover",
     )
-    _add_voters_flags(parser)
+    _add_elector_flags(parser)
     add_sign_flag(parser)
     add_trust_flag(parser)
     add_insecure_flag(parser)
@@ -114,17 +118,17 @@ def _main(argv: Sequence[str]) -> int:
     jobs.check_compiler(experiment.model_path)
     experiment = jobs.planned(experiment)
     jobs.check_islands(flags, experiment)
-    voters = _voters(flags, protected)
+    others = _others(flags, protected)
     serve = partial(_run, flags, tag_of(protected) if flags.announce else None)
     # What another shepherd wrote is gone on with.
-    resume = flags.resume or experiment.should_resume or bool(voters)
+    resume = flags.resume or experiment.should_resume or others is not None
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)
     folder.keep_changes(dict(flags.changes))
     screen = {"plain": flags.no_dashboard, "web": flags.web}
     screen |= {"protected": protected, "insecure": flags.insecure}
     with watched(experiment, folder, **screen) as observer:
 
-        def make(compile_for: CompileFor, voters: Voters | None = None) -> Shepherd:
+        def make(compile_for: CompileFor, elector: Elector | None = None) -> Shepherd:
             made = Shepherd(
                 experiment,
                 folder,
@@ -137,7 +141,7 @@ def _main(argv: Sequence[str]) -> int:
                 inspect=inspector(experiment),
                 signer=signer(flags),
                 trusted=trusted_ids(flags),
-                voters=voters,
+                elector=elector,
             )
             verb = "continuing" if known else "new run"
             observer.log(f"{verb} in {folder.path}")
@@ -147,9 +151,9 @@ def _main(argv: Sequence[str]) -> int:
             return made
 
         compile_for = jobs.compiler_for(experiment, observer.log)
-        if voters:
-            log, me = observer.log, flags.voter
-            ended = led(make, folder, voters, me, protected, compile_for, log, serve)
+        if others is not None:
+            log = observer.log
+            ended = led(make, others(folder.ledger, log), compile_for, log, serve)
             if ended is None:
                 return 0
             shepherd, outcome = ended
@@ -170,8 +174,8 @@ def _run(flags: Namespace, tag: str | None, shepherd: Shepherd) -> Outcome:
         return shepherd.run()
 
 
-def _add_voters_flags(parser: Parser) -> None:
-    """`--voters` and `--voter`: several shepherds of one run."""
+def _add_elector_flags(parser: Parser) -> None:
+    """`--voters` and `--voter`, or `--etcd`: several shepherds of one run."""
     add = parser.add_argument
     add(
         "--voters",
@@ -180,19 +184,38 @@ def _add_voters_flags(parser: Parser) -> None:
         "the others stand by with its ledger; needs --run, a folder for each",
     )
     add("--voter", type=int, metavar="N", help="which of --voters this one is, from 0")
+    add(
+        "--etcd",
+        metavar="URL/NAME,...",
+        help="in place of --voters, for any number of shepherds: an etcd cluster that "
+        "has the ledger, and the lease of who leads; NAME is the run's",
+    )
 
 
-def _voters(flags: Namespace, protected: Protection) -> list[str]:
-    """Of the voters; none: this shepherd is alone."""
+def _others(
+    flags: Namespace, protected: Protection
+) -> Callable[[Path, Callable[[str], None]], Elector] | None:
+    """How this shepherd stands by, from its ledger's file; None: it is alone."""
+    if flags.etcd is not None:
+        if flags.voters is not None or flags.voter is not None or not flags.run:
+            raise UsageError("--etcd goes with --run, and without --voters")
+        where = place(flags.etcd, os.environ)
+        if where.bare and not flags.insecure:
+            raise UsageError(
+                "--etcd over http to another machine: whoever is on the way could lead "
+                "the run; use https, or say --insecure on a closed network"
+            )
+        me = f"{flags.host}:{flags.port} ({socket.gethostname()})"
+        return partial(EtcdElector, where, me)
     if flags.voters is None and flags.voter is None:
-        return []
+        return None
     if not flags.voters or flags.voter is None or not flags.run:
         raise UsageError("--voters, --voter and --run go together")
-    found = [word.strip() for word in flags.voters.split(",")]
-    for address in found:
+    addresses = [word.strip() for word in flags.voters.split(",")]
+    for address in addresses:
         host, _ = parse_address(address)
         require_protection(host, protected, flags.insecure)
-    return found
+    return partial(Voters, addresses, flags.voter, protected)
 
 
 def _web_token(protected: Protection, insecure: bool) -> str:

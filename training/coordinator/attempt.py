@@ -16,6 +16,7 @@ from pcp.training.data.lease_pool import Range, size
 from pcp.training.wire.messages import (
     Prepared,
     RoundStart,
+    Whereabouts,
 )
 
 
@@ -76,6 +77,20 @@ class Attempt:
         heard = {*self.computed, *self.prepared, *self.reported}
         quiet = [name for name in self.members if name not in heard]
         return {name: self.silences.get(name, 0) + 1 for name in quiet}
+
+    @property
+    def awaited(self) -> set[str]:
+        """Members that have something to say yet."""
+        return {*self.members} - {*self.prepared, *self.reported}
+
+    def lags(self, name: str, at: Whereabouts | None) -> bool:
+        """Whether others have long done what a member waits for, as it says."""
+        others = {*self.members} - {name}
+        if at is None or at.call not in ("forming", "exchange"):
+            return False
+        if at.call == "forming":
+            return not others.isdisjoint([*self.computed, *self.prepared])
+        return others <= {*self.prepared}
 
     @property
     def complete(self) -> bool:

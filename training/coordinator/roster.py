@@ -95,6 +95,11 @@ class Roster:
     def __len__(self) -> int:
         return len(self._members)
 
+    def first_step(self, target: str) -> float | None:
+        """The longest that a member of this target was seen to take for its first."""
+        took = (m.pace.first_took for m in self if m.hello.target == target)
+        return max((seconds for seconds in took if seconds is not None), default=None)
+
     def __contains__(self, name: object) -> bool:
         return name in self._members
 

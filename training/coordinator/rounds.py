@@ -20,7 +20,7 @@ from pcp.training.coordinator.effects import Keep, Refuse, ReportRound
 from pcp.training.coordinator.guards.conduct import Conduct, quarantined
 from pcp.training.coordinator.guards.digest_vote import vote
 from pcp.training.coordinator.guards.value_guard import ValueGuard, claim
-from pcp.training.coordinator.roster import CORRECTED, Member
+from pcp.training.coordinator.roster import CORRECTED, RESTORING, Member
 from pcp.training.coordinator.round_policy import RoundPolicy
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
@@ -78,17 +78,24 @@ class Rounds(RoundPolicy):
         }
 
     def check_progress(self, now: float) -> None:
-        """Let members go whose thread makes no steps though they live."""
+        """Let members go whose thread does nothing of what they are to do."""
         for member in self._run.roster:
-            if not self.computing(member.name):
+            name, attempt = member.name, self.attempt
+            asked = self._validation.awaits(name) or member.state == RESTORING
+            asked = asked or member.pace.away or self.computing(name)
+            if attempt is not None and name in attempt.members:
+                member.pace.behind = attempt.lags(name, member.pace.at)
+                asked = asked or name in attempt.awaited
+            if not asked:
                 member.pace.rests()
                 continue
             member.pace.works(now)
+            member.pace.first = self._run.roster.first_step(member.hello.target)
             if why := member.pace.stalled(now):
                 self._end(member, why)
 
     def _end(self, member: Member, why: str) -> None:
-        """A member's thread hangs: its process is to end, and it is let go."""
+        """Let a member go whose process is to end."""
         self._run.send(member, Stalled(reason=why))
         self.drop(member, why)
 
@@ -128,17 +135,15 @@ class Rounds(RoundPolicy):
         attempt.computed.setdefault(name, self._run.now)
         if fault := self.guard.part(name, message, steps):
             attempt.faults[name] = (message.nonfinite_step or 0, fault)
-        if not attempt.faults or (self.exchanges_inside and attempt.slow):
-            return
-        self.reject(attempt, attempt.first_faults())
+        if attempt.faults and not (self.exchanges_inside and attempt.slow):
+            self.reject(attempt, attempt.first_faults())
 
     def _on_prepared(self, member: Member, message: Prepared) -> None:
         """A member is done; when all are, the round is committed."""
         attempt = self.attempt
         if attempt is None or not attempt.accept(member.name, message):
             return
-        # To be prepared it must have had the state of the round before.
-        member.committed = attempt.round - 1
+        member.committed = attempt.round - 1  # or it could not be prepared
         if attempt.first:
             member.measured(message.steps, message.compute_seconds)
         if fault := self._fault(attempt, member.name, message):
@@ -165,8 +170,7 @@ class Rounds(RoundPolicy):
             self._spoiled(attempt, fault)
             return
         for name in list(attempt.aside):
-            fault = "the result of the round was right only without it"
-            self._left_out(attempt, name, fault)
+            self._left_out(attempt, name, "the result was right only without it")
         self.guard.committed(right)
         self.commit(attempt)
 
@@ -190,9 +194,8 @@ class Rounds(RoundPolicy):
             self.reject(attempt, dict.fromkeys(everyone, fault))
             return
         if not left:
-            self._halt(
-                attempt, f"{fault}, whoever is left out of round {attempt.round}"
-            )
+            who = f"whoever is left out of round {attempt.round}"
+            self._halt(attempt, f"{fault}, {who}")
             return
         suspect, back = left[0], dict(attempt.aside)
         self._run.log(
@@ -254,7 +257,7 @@ class Rounds(RoundPolicy):
         fault = "the state that it says it holds cannot be fetched from it"
         self._wrong(member.name, self._run.committed, fault)
         if member.name in self._run.roster:
-            self.drop(member, fault)
+            self._end(member, fault)  # the same process would say the same again
 
     def _halt(self, attempt: Attempt, why: str) -> None:
         """No state is known to be right: the samples go back, and the run waits."""
@@ -264,10 +267,9 @@ class Rounds(RoundPolicy):
         self._pause(why)
 
     def _pause(self, why: str) -> None:
-        run = self._run
-        run.append("order", action="pause", reason=why)
-        run.log(
-            f"the run is paused, and holds round {run.committed}: {why}. "
+        self._run.append("order", action="pause", reason=why)
+        self._run.log(
+            f"the run is paused, and holds round {self._run.committed}: {why}. "
             "`pcp control resume` tries again; `pcp control cancel`, and --resume with "
             "other settings, as a smaller learning_rate, goes on from the checkpoint"
         )

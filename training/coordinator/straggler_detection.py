@@ -24,6 +24,8 @@ class WaitReport:
     at: float
     entered: int
     waited: float | None
+    begun: bool = True
+    """Whether it is at this round, if by an order before."""
 
 
 class StragglerDetection:
@@ -32,12 +34,24 @@ class StragglerDetection:
     def __init__(self) -> None:
         self._reports: dict[str, WaitReport] = {}
 
-    def heard(self, name: str, report: InnerExchangeReport | None, now: float) -> None:
+    def heard(
+        self,
+        name: str,
+        report: InnerExchangeReport | None,
+        now: float,
+        begun: bool = True,
+    ) -> None:
         """A member's heartbeat; None if it is somewhere else than in this attempt."""
         if report is None:
-            self._reports[name] = WaitReport(now, -1, None)
+            self._reports[name] = WaitReport(now, -1, None, begun)
         else:
             self._reports[name] = WaitReport(now, report.entered, report.waits)
+
+    def awaited(self, members: Collection[str]) -> list[str]:
+        """Members that are not at this round, while others form its group."""
+        said = {n: r for n, r in self._reports.items() if n in members}
+        forming = any(r.entered == 0 and r.waited is not None for r in said.values())
+        return [n for n, r in said.items() if forming and not r.begun]
 
     def stragglers(
         self,

@@ -84,6 +84,7 @@ class SynchronousRounds(Rounds):
         """The first attempt of the next round."""
         run, rank = self._run, self._rank_by(self._group)
         ready = [member for member in ready if not self._late.busy(member.name)]
+        ready = [member for member in ready if not member.pace.away] or ready
         if not ready:
             return
         if self._alone:
@@ -240,13 +241,16 @@ class SynchronousRounds(Rounds):
         self._retry(attempt.again(epoch, joining={name: lease}))
 
     def _on_heartbeat(self, member: Member, message: Heartbeat) -> None:
-        """A member may say how far it is in a round with exchanges in between."""
+        """A member may say how far it is in a round: whom others wait for is known."""
         attempt, said = self.attempt, message.meeting
-        if attempt is None or not self._inner_exchanges:
+        if attempt is None:
             return
         here = said and (said.round, said.epoch) == (attempt.round, attempt.epoch)
         attempt.straggler_detection.heard(
-            member.name, said if here else None, self._run.now
+            member.name,
+            said if here else None,
+            self._run.now,
+            begun=said is not None and said.round == attempt.round,
         )
 
     def check(self, now: float) -> None:
@@ -255,17 +259,36 @@ class SynchronousRounds(Rounds):
         if attempt is None:
             return
         slow = slow_members(attempt, self._run.experiment, self._inner_exchanges, now)
-        if slow:
-            self._leave_out(attempt, slow, now)
+        if absent := self._absent(attempt, now):
+            for name in absent:
+                self._run.roster[name].pace.left(now)
+            self._leave_out(attempt, absent, now, "the others wait to form their group")
+        elif slow:
+            self._leave_out(attempt, slow, now, "not done in time")
         self._check_failed(now)
 
-    def _leave_out(self, attempt: Attempt, names: list[str], now: float) -> None:
+    def _absent(self, attempt: Attempt, now: float) -> list[str]:
+        """Members that have not begun with their order, while others form the group.
+
+        A member that is at the round's steps by an order before has begun.
+        """
+        roster = self._run.roster
+        heard = {*attempt.computed, *attempt.prepared, *attempt.reported}
+        return [
+            name
+            for name in attempt.straggler_detection.awaited(attempt.members)
+            if name not in heard and not roster[name].pace.may_come(now)
+        ]
+
+    def _leave_out(
+        self, attempt: Attempt, names: list[str], now: float, why: str
+    ) -> None:
         run = self._run
         for name in names:
             member = run.roster[name]
             steps = attempt.steps(name, self.pool.quantum)
             member.measured(steps, now - attempt.began)  # it is slower than this
-            run.log(f"worker {member.index} is left out: not done in time")
+            run.log(f"worker {member.index} is left out: {why}")
             if self._late.counts:
                 self._late.keep(attempt, name)
             else:

@@ -36,6 +36,10 @@ class Validation:
         """Whether a share is still missing."""
         return bool(self._missing)
 
+    def awaits(self, name: str) -> bool:
+        """Whether a member's share is still missing."""
+        return name in self._missing
+
     def shares(self, attempt: Attempt, last: bool) -> dict[str, tuple[int, int]]:
         """The share (k, n) of each member of a round under commit, if due."""
         experiment = self._run.experiment

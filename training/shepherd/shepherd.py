@@ -48,9 +48,9 @@ from pcp.training.observe.metrics import Observer
 from pcp.training.shepherd import checkpointer
 from pcp.training.shepherd.admission import Admission
 from pcp.training.shepherd.artifacts import Artifacts, CompileFor, keeping
+from pcp.training.shepherd.elector import Elector
 from pcp.training.shepherd.server import Done, Server
 from pcp.training.shepherd.serving import Serving
-from pcp.training.shepherd.voters import Voters
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.append_log import DiskFull
 from pcp.training.storage.checkpoint import Checkpoint
@@ -89,16 +89,16 @@ class Shepherd:
         protection: Protection = OPEN,
         signer: Signer | None = None,
         trusted: Collection[str] = (),
-        voters: Voters | None = None,
+        elector: Elector | None = None,
         inspect: Callable[[], Corpus | None] | None = None,
     ) -> None:
         """`signer` signs bundles, checkpoints and the ledger's lines: by default the
         identity of `protection`, if there is one. Of a run that is gone on with, those
-        by it count, and by the ids `trusted`. Of several shepherds this one leads by
-        the vote of the others: `voters`. `inspect` opens the data as the model takes
-        them, without compiling it.
+        by it count, and by the ids `trusted`. Of several shepherds this one leads as
+        `elector` says. `inspect` opens the data as the model takes them, without
+        compiling it.
         """
-        self._voters = voters
+        self._elector = elector
         self._signer = signer or own_signer(protection.tls)
         self._inspect = inspect
         self._admission = Admission()
@@ -110,13 +110,13 @@ class Shepherd:
         own = format_address(host, 0)
         everywhere = own if host in WILDCARDS else None
         self.endpoint = Endpoint.listen(own, advertise=everywhere, **protection.options)
-        if voters is None:
+        if elector is None:
             self.ledger = Ledger(folder.ledger, self._signer, trusted)
         else:
-            trusted = {*trusted, *voters.identities}
-            self.ledger = Ledger(folder.ledger, self._signer, trusted, voters.wrote)
+            trusted = {*trusted, *elector.identities}
+            self.ledger = Ledger(folder.ledger, self._signer, trusted, elector.wrote)
             try:
-                self.ledger.append("leader", term=voters.term)
+                self.ledger.append("leader", term=elector.term)
             except BaseException:
                 self.ledger.close()
                 self.endpoint.close()
@@ -231,8 +231,8 @@ class Shepherd:
         However much happens, the moment is over in time.
         """
         self._heed()
-        if self._voters is not None:
-            self._voters.check()
+        if self._elector is not None:
+            self._elector.check()
         until = time.monotonic() + _MOMENT
         arrived = self.hub.next(timeout=_MOMENT)
         while arrived is not None:

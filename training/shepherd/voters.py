@@ -1,13 +1,8 @@
 """The shell of an election: the other shepherds of a run, this one's vote on disk.
 
-    voters = Voters(folder, addresses, me=0, protection=protection, log=print)
-    if voters.stand_by() is None:        # until this one leads, or the run is over
-        Ledger(path, wrote=voters.wrote) # its lines go to the others
-
 Each shepherd listens on its own of `addresses` and dials the others; each says what it
 has to say over the connection that it dialled. All decisions are those of
-`pcp.training.coordinator.election`, under one lock. What is written in a term counts
-once most shepherds have it on their disks: `wrote` waits for that.
+`pcp.training.coordinator.standby.election`, under one lock.
 """
 
 import os
@@ -16,7 +11,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -27,7 +22,7 @@ from pcp.errors import ConfigError, PcpError, RuntimeFault
 from pcp.runtime.transport import link
 from pcp.runtime.transport.authentication import Gate, checked
 from pcp.runtime.transport.credentials import Protection
-from pcp.training.coordinator.election import (
+from pcp.training.coordinator.standby.election import (
     Deposed,
     Effect,
     Election,
@@ -36,7 +31,7 @@ from pcp.training.coordinator.election import (
     Persist,
     Say,
 )
-from pcp.training.storage.ledger_copy import LedgerCopy
+from pcp.training.shepherd.elector import Elector
 from pcp.training.wire.channel import SHEPHERD, Channel
 from pcp.training.wire.shepherd_messages import MAX_VOTERS, Lines, Said, decode
 
@@ -46,37 +41,25 @@ _DIAL_SECONDS = 1.0
 _IDLE_SECONDS = 30.0
 _QUEUED = 64
 _MOST_PEERS = 4 * MAX_VOTERS
-_COUNTS_SECONDS = 30.0
 
 
-class NoLeader(RuntimeFault):
-    """This shepherd leads no longer; what it wrote since may not count."""
-
-
-class Voters:
+class Voters(Elector):
     """The shepherds of a run, as one of them sees them."""
 
     def __init__(
         self,
-        path: Path,
         addresses: Sequence[str],
         me: int,
         protection: Protection,
+        path: Path,
         log: Callable[[str], None],
     ) -> None:
         """`path` is the ledger's; ConfigError for voters that can be none."""
         _check(addresses, me)
         self._addresses, self._me, self._protection = addresses, me, protection
-        self._log, self._folder = log, path.parent
-        self.copy = LedgerCopy(path)
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._closing = threading.Event()
-        self._over: str | None = None
-        self._leads = False
-        self.identities: set[str] = set()
-        """Of shepherds that were heard: their signatures in the ledger count."""
-        self._election = Election(
+        self._folder = path.parent
+        super().__init__(path, log)
+        self._machine = self._election = Election(
             me,
             len(addresses),
             self.copy,
@@ -91,59 +74,10 @@ class Voters:
             peer: queue.Queue(_QUEUED) for peer in peers
         }
         self._channels: set[Channel] = set()
-        threading.Thread(target=self._accept, daemon=True, name="voters").start()
-        threading.Thread(target=self._tick, daemon=True, name="voters-time").start()
+        self._start("voters", self._accept)
+        self._start("voters-time", self._tick)
         for peer in peers:
-            threading.Thread(
-                target=self._talk, args=(peer,), daemon=True, name=f"voter-{peer}"
-            ).start()
-
-    # For the process --------------------------------------------------------------
-
-    def stand_by(self, turn: Callable[[], None] = lambda: None) -> str | None:
-        """Follow the ledger until this shepherd leads: None; or the run is over: why.
-
-        `turn` is called about twice a second.
-        """
-        with self._changed:
-            self.copy.hold()
-            while not self._leads and self._over is None:
-                leader = self._election.leader
-                self._changed.wait(0.5)
-                if self._election.leader not in (None, leader):
-                    self._log(f"shepherd {self._election.leader} leads")
-                turn()
-            if self._over is not None:
-                return self._over
-            self.copy.release()
-            return None
-
-    @property
-    def term(self) -> int:
-        """In which this shepherd leads."""
-        with self._lock:
-            return self._election.term
-
-    def wrote(self, line: bytes, sync: bool) -> None:
-        """The leader's ledger has this line; with `sync`, wait until it counts.
-
-        `NoLeader` where it does not: this shepherd leads no longer.
-        """
-        with self._changed:
-            self._leading()
-            self.copy.wrote(line)
-            wanted = self.copy.count
-            self._perform(self._election.grew(time.monotonic()))
-            until = time.monotonic() + _COUNTS_SECONDS
-            while sync and self._election.committed < wanted:
-                self._leading()
-                if not self._changed.wait(0.1) and time.monotonic() > until:
-                    raise NoLeader("most of the other shepherds take no lines")
-
-    def check(self) -> None:
-        """`NoLeader` if this shepherd leads no longer."""
-        with self._lock:
-            self._leading()
+            self._start(f"voter-{peer}", self._talk, peer)
 
     def end(self, reason: str) -> None:
         """The run is over: the others need not wait for it."""
@@ -163,13 +97,9 @@ class Voters:
             channel.close()
         self.copy.release()
 
-    def _leading(self) -> None:
-        if not self._leads:
-            raise NoLeader("another shepherd may lead by now")
-
     # Effects ----------------------------------------------------------------------
 
-    def _perform(self, effects: Iterable[Effect]) -> None:
+    def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Persist():
@@ -177,10 +107,8 @@ class Voters:
                 case Say(to=to, message=message):
                     self._queue(to, message)
                 case Lead(term=term):
-                    self._leads = True
                     self._log(f"this shepherd leads in term {term}")
                 case Deposed(reason=reason):
-                    self._leads = False
                     self._log(f"this shepherd leads no longer: {reason}")
                 case Over(reason=reason):
                     self._over = reason
@@ -230,9 +158,7 @@ class Voters:
         try:
             self._perform(step())
         except OSError as error:
-            self._over = f"this shepherd's folder: {error}"
-            self._closing.set()
-            self._changed.notify_all()
+            self._fail(RuntimeFault(f"this shepherd's folder: {error}"))
 
     def _talk(self, peer: int) -> None:
         """Say what there is to say to one of the others; dial while it is away."""

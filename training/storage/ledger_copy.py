@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pcp import strict_json
-from pcp.errors import ProtocolError
+from pcp.errors import ProtocolError, StateMismatch
 from pcp.training.storage.ledger import FIRST, hash_of, locked, read_lines
 
 _MOST_BYTES = 1 << 20
@@ -57,7 +57,7 @@ class LedgerCopy:
 
     def lines(self, start: int, most: int) -> Sequence[str]:
         """Lines from a number on, at most so many, and not too much at once."""
-        if start >= self.count:
+        if start >= self.count or not most:
             return ()
         first = self._ends[start - 1] if start else 0
         last = min(start + most, self.count)
@@ -86,6 +86,24 @@ class LedgerCopy:
             wrote = True
         if wrote:
             os.fsync(self._file.fileno())
+
+    def cut(self, count: int) -> None:
+        """Have so many lines only: the others do not count.
+
+        `StateMismatch` if more than one of them commits a round: no leader writes a
+        second one before the first counts, so these did.
+        """
+        if count >= self.count:
+            return
+        gone = self.lines(count, self.count)
+        commits = sum('"kind":"commit"' in line for line in gone)
+        if commits > 1:
+            raise StateMismatch(
+                f"{self.path}: {commits} rounds were committed behind line {count}, "
+                "and the other shepherds know nothing of them: this is another run's "
+                "folder, or they lost what they had"
+            )
+        self._cut(count)
 
     def wrote(self, line: bytes) -> None:
         """This line is in the file now, behind those before."""

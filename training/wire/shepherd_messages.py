@@ -1,4 +1,4 @@
-"""What the shepherds of a run say to each other; `coordinator.election` says when."""
+"""What the shepherds of a run say to each other; `standby.election` says when."""
 
 from typing import Annotated, Literal
 

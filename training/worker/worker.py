@@ -274,6 +274,7 @@ class Worker:
             place.enter("loading")
             self._settle(welcome, mail.bundle)
         if commit is not None:
+            place.enter("restoring")
             self._adopt(commit)
         if restore is not None:
             place.enter("restoring")

@@ -185,8 +185,9 @@ def strike(kind: Kind, draw: random.Random, good: bytes) -> str:
 
     What is no error of ours is raised as it is.
     """
-    inside = kind.inside if kind.inside and draw.random() < 0.5 else bytes_of
-    kind.path.write_bytes(inside(draw, good))
+    while (made := _struck(kind, draw, good)) == good:
+        pass
+    kind.path.write_bytes(made)
     try:
         kind.read(kind.reads)
     except PcpError as error:
@@ -194,8 +195,15 @@ def strike(kind: Kind, draw: random.Random, good: bytes) -> str:
     return ""
 
 
+def _struck(kind: Kind, draw: random.Random, good: bytes) -> bytes:
+    inside = kind.inside if kind.inside and draw.random() < 0.5 else bytes_of
+    return inside(draw, good)
+
+
 def survey(folder: Path, count: int, seed: int) -> dict[str, tuple[int, int]]:
     """`count` changed files: of each kind how many were refused and taken.
+
+    In a folder that is memory (/dev/shm) it takes a fifth of the time.
 
     AssertionError names the kind and the number of one that raised anything else.
     """

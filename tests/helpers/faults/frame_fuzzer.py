@@ -273,27 +273,28 @@ def watched() -> Iterator[Tally]:
 
 
 class Victim:
-    """Rank 0 of two, whose peer is a bare socket."""
+    """Rank 0 of two, whose peer is a bare socket, once it is `admit`ted."""
 
     def __init__(self, loop: Loop, shared: bool, striped: bool = False) -> None:
-        ours, self.sock = socket.socketpair()
-        stream, self.stream = socket.socketpair()
+        self._loop, self._shared, self._striped = loop, shared, striped
+        self._ours, self.sock = socket.socketpair()
+        self._second, self.stream = socket.socketpair()
         self.stream.settimeout(10)
         self.sock.settimeout(10)
         self.group = Group(loop, 0, 2, EPOCH, HeartbeatOptions(5.0, 60.0))
         self.comm = Communicator(self.group)
 
-        def admit() -> None:
-            link = TcpLink(loop, ours, self.group, "the fuzzer")
-            link.read_ahead()
-            if striped:
-                other = TcpLink(loop, stream, self.group, "the fuzzer's stream")
-                self.group.admit(1, StripedLink(loop, [link, other]))
-                return
-            stream.close()
-            self.group.admit(1, SharedLink(link) if shared else link)
-
-        loop.ask(admit)
+    def admit(self) -> None:
+        """Have the peer; called by the loop."""
+        loop = self._loop
+        link = TcpLink(loop, self._ours, self.group, "the fuzzer")
+        link.read_ahead()
+        if self._striped:
+            other = TcpLink(loop, self._second, self.group, "the fuzzer's stream")
+            self.group.admit(1, StripedLink(loop, [link, other]))
+            return
+        self._second.close()
+        self.group.admit(1, SharedLink(link) if self._shared else link)
 
     def close(self) -> None:
         """Hang up on both sides."""
@@ -302,36 +303,63 @@ class Victim:
         self.comm.crash()
 
 
-def converse(
-    loop: Loop, rng: random.Random, script: list[Frame], start: Any, tally: Tally
-) -> None:
+class Conversation:
     """One connection: an honest beginning, then what is not, then the end.
 
     The operation is posted before or after; it must end, well or not.
     """
-    luck = rng.random()
-    victim = Victim(loop, shared=luck < 0.3, striped=luck > 0.8)
-    try:
-        early = rng.random() < 0.8
-        pending = start(victim.comm) if early else None
-        loop.ask(lambda: None)  # posted: data may come from now on
+
+    def __init__(
+        self, loop: Loop, rng: random.Random, script: list[Frame], start: Any
+    ) -> None:
+        self._rng, self._script, self._start = rng, script, start
+        luck = rng.random()
+        self._striped, self._early = luck > 0.8, rng.random() < 0.8
+        self.victim = Victim(loop, shared=luck < 0.3, striped=self._striped)
+        self._pending: Any = None
+
+    def post(self) -> None:
+        """Begin the operation, if that comes first."""
+        if self._early:
+            self._pending = self._start(self.victim.comm)
+
+    def speak(self, tally: Tally) -> None:
+        """Say all; and begin the operation, if that comes last."""
+        rng, victim = self._rng, self.victim
         try:
-            if luck > 0.8:
+            if self._striped:
                 bad = mutated(rng, Frame(Kind.DATA, payload=rng.randbytes(900)))
                 victim.stream.sendall(wire(rng, bad, EPOCH))
                 tally.frames += 1
-            victim.sock.sendall(b"".join(_burst(rng, script, tally)))
+            victim.sock.sendall(b"".join(_burst(rng, self._script, tally)))
             victim.sock.shutdown(socket.SHUT_WR)
         except (BrokenPipeError, ConnectionResetError):
             pass  # it has had enough of us
-        pending = pending or start(victim.comm)
+        self._pending = self._pending or self._start(victim.comm)
+
+    def end(self, tally: Tally) -> None:
+        """Until the operation has ended."""
         try:
-            pending.result(20)
+            self._pending.result(20)
             tally.finished += 1
         except RuntimeFault:
             tally.failed += 1
+
+
+def converse(loop: Loop, talks: Sequence[Conversation], tally: Tally) -> None:
+    """Have these conversations at once: the loop is woken once for all of them."""
+    try:
+        loop.ask(lambda: [talk.victim.admit() for talk in talks])
+        for talk in talks:
+            talk.post()
+        loop.ask(lambda: None)  # posted: data may come from now on
+        for talk in talks:
+            talk.speak(tally)
+        for talk in talks:
+            talk.end(tally)
     finally:
-        victim.close()
+        for talk in talks:
+            talk.victim.close()
 
 
 def _burst(rng: random.Random, script: list[Frame], tally: Tally) -> Iterator[bytes]:
@@ -354,16 +382,20 @@ def _burst(rng: random.Random, script: list[Frame], tally: Tally) -> Iterator[by
         yield pack_header(frame, EPOCH) + bytes(frame.payload)
 
 
-def fuzz_operations(frames: int, seed: int, tally: Tally) -> None:
-    """`frames` bad frames to members that are in a group or in an operation."""
+def fuzz_operations(frames: int, seed: int, tally: Tally, at_once: int = 16) -> None:
+    """`frames` bad frames to members that are in a group or in an operation.
+
+    To `at_once` members of one loop, each in a group of its own.
+    """
     rng = random.Random(seed)
     said = scripts()
     loop = Loop("pcp-fuzz")
     try:
         until = tally.frames + frames
         while tally.frames < until:
-            name = rng.choice(list(said))
-            converse(loop, rng, said[name], OPERATIONS[name], tally)
-            assert not tally.errors, f"{name}: {tally.errors[0]}"
+            names = [rng.choice(list(said)) for _ in range(at_once)]
+            talks = [Conversation(loop, rng, said[n], OPERATIONS[n]) for n in names]
+            converse(loop, talks, tally)
+            assert not tally.errors, f"{names}: {tally.errors[0]}"
     finally:
         loop.close()

@@ -138,6 +138,8 @@ class Schedule:
         self._numbers, self._lives = count(), 0
         self._tick_at = 0.0
         self.trace: list[str] | None = None
+        self.unhung = 0
+        """Workers that hung, and ended when they were told so."""
         self.lost: Counter[str] = Counter()
         """Messages that were sent and never read, or said to no connection; by kind."""
 
@@ -317,10 +319,13 @@ class Schedule:
                 return
             asked = [self.nodes[address] for address in effect.addresses]
             there = all(node.alive and not node.frozen for node in asked)
+            lacks = [node for node in asked if node.held not in wanted]
             if there and [node.held for node in asked] == wanted:
                 self.tell(Gathered(effect.round, effect.members, ()))
             elif there and tries:
                 self._gather(effect, tries - 1)
+            elif there and lacks:
+                self.tell(NotSaved("it holds another round", lacks[0].address))
             else:
                 self.tell(NotSaved("a member is gone"))
 

@@ -69,6 +69,17 @@ def _freeze(node: Node, until: float) -> None:
     node.frozen_until = max(node.frozen_until, until)
 
 
+def hang(schedule: "Schedule") -> None:
+    """A worker's own thread does nothing any more, and nothing else shows it.
+
+    Not in its first step, nor while it takes a state: for those it has ten minutes.
+    """
+    node, slow = _living(schedule), ("restoring", "step")
+    if node is not None and (node.at[0] not in slow or (node.steps and node.held)):
+        schedule.note("hangs", node.name, node.at)
+        node.hung = True
+
+
 def freeze_all(schedule: "Schedule") -> None:
     """All workers do nothing for so long that the run goes on without their state."""
     for node in schedule.nodes.values():
@@ -92,7 +103,7 @@ def newcomer(schedule: "Schedule") -> None:
 
 
 FAULTS = (
-    *(kill, kill, cut, lose, lose, freeze),
+    *(kill, kill, cut, lose, lose, freeze, hang),
     *(kill_shepherd, kill_shepherd, stall_shepherd, newcomer, freeze_all),
 )
 

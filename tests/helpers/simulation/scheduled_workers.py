@@ -13,6 +13,7 @@ from helpers.simulation.scheduled_connections import Wire
 from helpers.simulation.scheduled_groups import Group
 from helpers.simulation.scheduled_inner_exchanges import Partial
 from helpers.simulation.scheduled_islands import StepsInside
+from helpers.simulation.scheduled_threads import OwnThread
 
 from pcp.training.data.lease_pool import size
 from pcp.training.wire.message import (
@@ -35,6 +36,7 @@ from pcp.training.wire.messages import (
     Restore,
     RoundStart,
     Shutdown,
+    Stalled,
     Validated,
     Welcome,
 )
@@ -46,13 +48,12 @@ STEP_SECONDS = 0.05
 BEAT_SECONDS = 0.5
 
 
-class Node:
+class Node(OwnThread):
     """One worker's process."""
 
     def __init__(self, schedule: "Schedule", name: str, address: str) -> None:
-        self._schedule, self.name, self.address = schedule, name, address
-        self.alive = True
-        self.frozen_until = 0.0
+        super().__init__(schedule)
+        self.name, self.address = name, address
         self.wire: Wire | None = None
         self.island: str | None = None
         self.coordinate = 0
@@ -71,15 +72,8 @@ class Node:
         self._welcomed = False
         """Whether the shepherd has answered on this connection."""
         self._run: str | None = None
-        self._doing = 0
-        """Counts what it begins: what was begun before is given up."""
         self._learning = 0
         self._factor = schedule.random.choice((1.0, 1.0, 2.0, 6.0))
-
-    @property
-    def frozen(self) -> bool:
-        """Whether it does nothing for now."""
-        return self._schedule.now < self.frozen_until
 
     @property
     def gone(self) -> bool:
@@ -87,26 +81,6 @@ class Node:
         return not self.alive
 
     # Its process.
-
-    def after(self, seconds: float, act: Callable[[], object]) -> None:
-        """Do it later, if it lives then."""
-        schedule = self._schedule
-
-        def due() -> None:
-            if not self.alive:
-                return
-            if schedule.now < self.frozen_until:
-                schedule.after(self.frozen_until - schedule.now, due)
-            else:
-                act()
-
-        schedule.after(seconds, due)
-
-    def begin(self, seconds: float, act: Callable[[], object]) -> None:
-        """Do it later, if nothing else was begun by then."""
-        self._doing += 1
-        doing = self._doing
-        self.after(seconds, lambda: act() if doing == self._doing else None)
 
     def die(self) -> None:
         """Its process ends; its peers notice."""
@@ -130,7 +104,8 @@ class Node:
         if self.wire is not None and self.wire.open:
             return
         if self._schedule.run is None:
-            self.after(0.1 + 0.2 * self._schedule.random.random(), self.connect)
+            pause = 0.1 + 0.2 * self._schedule.random.random()
+            self.after(pause, self.connect, link=True)
             return
         self.wire, self._welcomed = Wire(self._schedule, self), False
         wire = self.wire
@@ -156,14 +131,16 @@ class Node:
 
     def _beat(self, wire: Wire) -> None:
         if wire is self.wire and wire.open:
-            wire.to_shepherd(Heartbeat(meeting=self._inner_exchange()))
-            self.after(BEAT_SECONDS, lambda: self._beat(wire))
+            said = Heartbeat(meeting=self._inner_exchange(), at=self.said())
+            wire.to_shepherd(said)
+            self.after(BEAT_SECONDS, lambda: self._beat(wire), link=True)
 
     def lost(self, wire: Wire) -> None:
         """The connection ended; it makes another."""
         if self.alive and wire is self.wire:
             self.wire = None
-            self.after(0.1 + 0.2 * self._schedule.random.random(), self.connect)
+            pause = 0.1 + 0.2 * self._schedule.random.random()
+            self.after(pause, self.connect, link=True)
 
     def send(self, message: Message) -> None:
         """What is said before the shepherd's answer is lost, on this connection too."""
@@ -192,7 +169,7 @@ class Node:
             )
             return
         act = _RECEIVERS.get(type(message))
-        if act is not None:
+        if act is not None and (act is Node._on_stalled or not self.hung):
             act(self, message)
 
     # What it is told.
@@ -210,11 +187,13 @@ class Node:
         self._leave()
         self.held = self.prepared = self.work = self.partial = None
         self._learning += 1
+        self.enters("restoring")
         self.begin(0.05, lambda: self._restored(message))
 
     def _restored(self, message: Restore) -> None:
         seed = (0, seed_part(self.coordinate))
         state = self.fetched(message.source) if message.source else seed
+        self.enters("waiting")
         if state is None:
             self.begin(0.3, lambda: self.send(Lacking(round=message.round)))
             return
@@ -252,6 +231,12 @@ class Node:
             self.wire.cut()
         self._leave()
 
+    def _on_stalled(self, message: Stalled) -> None:
+        """It ends, and is started again."""
+        self._schedule.unhung += self.hung
+        self.die()
+        self._schedule.after(0.5, lambda: self._schedule.start_worker(self.name))
+
     def _on_refused(self, message: Refused) -> None:
         raise Violation(f"{self.name} was refused: {message.reason}")
 
@@ -265,8 +250,12 @@ class Node:
             self.send(Push(turn=order.turn, seconds=seconds))
             return
 
+        self.enters("step")
+
         def learned() -> None:
             if learning == self._learning and self.held is not None:
+                self.steps += order.steps
+                self.enters("waiting")
                 self.work = (self.held[0] + 1, lease, self.held[1], 0)
                 self.send(Push(turn=order.turn, seconds=seconds))
 
@@ -283,6 +272,7 @@ class Node:
             self.send(done)
             return
         self._leave()
+        self.enters("forming")
         self._doing += 1
         self._order, work = order, self.work
         if order.carried and (work is None or work[1] != list(order.lease)):
@@ -314,6 +304,7 @@ class Node:
         if order.carried or made == (order.round, lease, order.inner_epoch):
             self._computed(order)
             return
+        self.enters("step")
         seconds = order.steps * STEP_SECONDS * self._factor
         self.begin(seconds, lambda: self._steps_inside(order, state[1]))
 
@@ -351,6 +342,8 @@ class Node:
         self._computed(order)
 
     def _computed(self, order: RoundStart) -> None:
+        self.steps += order.steps
+        self.enters("exchange")
         self.send(Computed(round=order.round, epoch=order.epoch))
         if self.group is not None:
             self.group.computed(self)
@@ -359,6 +352,7 @@ class Node:
         """Make the inner steps up to the next exchange, or to the end of the round."""
         self.partial = partial
         legs = partial.legs
+        self.enters("step")
         if len(partial.exchanged) == legs:
             self._stepped(order, partial.base)
             return
@@ -368,16 +362,21 @@ class Node:
     def _meets(self, order: RoundStart) -> None:
         if self.group is not None and self.partial is not None:
             self.partial.since = self._schedule.now
+            self.steps += 1
+            self.enters("exchange")
             self.group.inner_exchanges.enters(self, order)
 
     def _inner_exchange(self) -> InnerExchangeReport | None:
-        """What a heartbeat says of a round with exchanges inside."""
-        if not self._schedule.plan.exchanges_inside or self.group is None:
+        """What a heartbeat says of a round that it is at."""
+        if self.group is None or self._order is None:
             return None
-        return self.group.inner_exchanges.of(self)
+        if self._schedule.plan.exchanges_inside:
+            return self.group.inner_exchanges.of(self)
+        return self.meets(self._order)
 
     def propose(self, order: RoundStart, digest: str) -> None:
         """The exchange has happened; it waits for the commit."""
+        self.enters("waiting")
         self.group = None
         self.prepared = done = Prepared(
             round=order.round,
@@ -399,6 +398,7 @@ class Node:
 
     def fails(self, order: RoundStart, why: str, lost: int | None = None) -> None:
         """Its group can do nothing any more."""
+        self.enters("waiting")
         self.group = None
         self.begin(0.02, lambda: self._fails(order, why, lost))
 
@@ -422,6 +422,7 @@ _RECEIVERS: dict[type[Message], Callable[[Node, Any], None]] = {
     Restore: Node._on_restore,
     Commit: Node._on_commit,
     Shutdown: Node._on_shutdown,
+    Stalled: Node._on_stalled,
     Refused: Node._on_refused,
     LeaseGrant: Node._on_learn,
     RoundStart: Node._on_round_start,

@@ -14,6 +14,8 @@ from pcp.runtime.program.executor import Program
 from pcp.runtime.transport import link
 from pcp.runtime.transport.signatures import Trust
 from pcp.signing import BUNDLE
+from pcp.tools.commands import cage_flags, worker
+from pcp.tools.support.protection import protection, trust
 
 
 def run_module(path: str, signer: str, device: str, how: str) -> None:
@@ -22,6 +24,16 @@ def run_module(path: str, signer: str, device: str, how: str) -> None:
     Trust(frozenset({signer})).check(BUNDLE, bundle.digest, bundle.signatures, path)
     if how == "caged":
         cage.bar_sockets(cage.enter())
+    with Program.load(bundle, device) as program:
+        print(json.dumps(program["main"]().tolist()))
+
+
+def run_keyed(path: str, key: str, device: str) -> None:
+    """The same in a worker that has a key file and nothing else."""
+    flags = worker.parser().parse_args(["--key-file", key, "--device", device])
+    bundle = Bundle.read(path)
+    trust(flags, protection(flags)).check(BUNDLE, bundle.digest, (), path)
+    cage.bar_sockets(cage_flags.enter(flags))
     with Program.load(bundle, device) as program:
         print(json.dumps(program["main"]().tolist()))
 
@@ -60,4 +72,5 @@ def attempt(secret: str, named: str, new: str) -> None:
 
 
 if __name__ == "__main__":
-    {"module": run_module, "attempt": attempt}[sys.argv[1]](*sys.argv[2:])
+    ways = {"module": run_module, "keyed": run_keyed, "attempt": attempt}
+    ways[sys.argv[1]](*sys.argv[2:])

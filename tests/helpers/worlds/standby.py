@@ -22,9 +22,12 @@ MODULE = "helpers.worlds.standby_shepherd"
 class Standby:
     """Three shepherds, and two workers in threads of this process."""
 
-    def __init__(self, folder: Path, children: Processes, rounds: int) -> None:
+    def __init__(
+        self, folder: Path, children: Processes, rounds: int, etcd: str | None = None
+    ) -> None:
         self.folder, self.rounds, self._children = folder, rounds, children
-        self.meeting = ",".join(f"127.0.0.1:{free_port()}" for _ in range(3))
+        meeting = ",".join(f"127.0.0.1:{free_port()}" for _ in range(3))
+        self.meeting = etcd or meeting
         self.ports = [free_port() for _ in range(3)]
         self.shepherds: list[Any] = [self.start(number) for number in range(3)]
         self.crew = [self.worker(name) for name in "ab"]

@@ -1,6 +1,7 @@
 """A process that is one of a run's shepherds, whose workers train a small bigram.
 
 standby_shepherd FOLDER ADDRESS,ADDRESS,ADDRESS NUMBER PORT ROUNDS
+standby_shepherd FOLDER http://ETCD/NAME NUMBER PORT ROUNDS
 """
 
 import sys
@@ -9,8 +10,11 @@ from pathlib import Path
 from helpers.models.bigram_numpy import bundle
 from helpers.worlds.training_runs import Watcher, experiment
 
+from pcp.training.shepherd.etcd import place
+from pcp.training.shepherd.etcd_elector import EtcdElector
 from pcp.training.shepherd.leading import led
 from pcp.training.shepherd.shepherd import Shepherd
+from pcp.training.shepherd.voters import Voters
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import OPEN
 
@@ -25,22 +29,18 @@ def main(folder: str, where: str, number: str, port: str, rounds: str) -> None:
     def log(text: str) -> None:
         print(text, flush=True)
 
-    def make(compile_for, voters) -> Shepherd:
+    def make(compile_for, elector) -> Shepherd:
         watcher = Watcher(log)
         return Shepherd(
-            exp, run, compile_for, watcher, port=int(port), workers=2, voters=voters
+            exp, run, compile_for, watcher, port=int(port), workers=2, elector=elector
         )
 
-    ended = led(
-        make,
-        run,
-        where.split(","),
-        int(number),
-        OPEN,
-        lambda target: bundle(),
-        log,
-        Shepherd.run,
+    elector = (
+        EtcdElector(place(where), number, run.ledger, log)
+        if where.startswith("http")
+        else Voters(where.split(","), int(number), OPEN, run.ledger, log)
     )
+    ended = led(make, elector, lambda target: bundle(), log, Shepherd.run)
     print("complete" if ended else "over", flush=True)
 
 

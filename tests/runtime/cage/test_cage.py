@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.servers.processes import Processes
 
@@ -134,7 +135,22 @@ def test_a_signed_module_starts_nothing_connects_nowhere_and_reads_no_secret(
     barred = [-errno.EPERM] * 2 + [-errno.EACCES] * 2 + [-errno.EPERM]
     for device in ("local-sync", "local-task"):
         assert answer("module", bundle, signer, device, "caged") == barred
-    assert not (tmp_path / "secret.new").exists()
+    key = tmp_path / "run.key"
+    key.write_text("of 32 bytes, as --key-file has it")
+    key.chmod(0o600)
+    assert answer("keyed", bundle, key, "local-sync") == barred, "with a key alone"
+    command = ("run", bundle, "--inputs", "random:1", "--out", tmp_path / "out" / "r")
+    (tmp_path / "out").mkdir()
+    for how, expected in (("off", None), ("on", barred)):
+        with Processes() as children:
+            named = {"OPENBLAS_NUM_THREADS": "1"}
+            process = children.start("pcp.tools.cli", *command, "--cage", how, **named)
+            assert process.wait(60) == 0, process.text
+        (results,) = np.load(tmp_path / "out" / "r").values()
+        assert expected in (None, results.tolist())
+        assert ("cage: no other program" in process.text) == (how == "on")
+        assert (tmp_path / "secret.new").exists() == (how == "off")
+        (tmp_path / "secret.new").unlink(missing_ok=True)
 
 
 @LINUX

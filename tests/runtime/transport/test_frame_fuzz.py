@@ -30,7 +30,7 @@ def in_and_among_operations(frames: int, seed: int) -> None:
     with frame_fuzzer.watched() as tally, resident_growth(192 * MIB):
         frame_fuzzer.fuzz_operations(frames - 1000, seed, tally)
         with traced(peak=64 * MIB, kept=4 * MIB):
-            frame_fuzzer.fuzz_operations(1000, seed + 1, tally)
+            frame_fuzzer.fuzz_operations(1000, seed + 1, tally, at_once=2)
         assert tally.frames >= frames
         # Neither an empty test nor one whose frames are all taken for noise.
         assert tally.finished > frames // 20
@@ -55,6 +55,7 @@ def test_a_recorded_conversation_works_when_nothing_is_changed(name: str) -> Non
     script = frame_fuzzer.scripts()[name]
     loop = Loop("pcp-control")
     victim = frame_fuzzer.Victim(loop, shared=False)
+    loop.ask(victim.admit)
     try:
         pending = frame_fuzzer.OPERATIONS[name](victim.comm)
         loop.ask(lambda: None)  # posted: data may come from now on
@@ -171,6 +172,7 @@ def test_news_of_a_loss_is_never_too_long_to_be_taken() -> None:
 def test_what_waits_behind_a_payload_that_never_comes_is_bounded(payload) -> None:
     loop = Loop("pcp-behind")
     victim = frame_fuzzer.Victim(loop, shared=False, striped=True)
+    loop.ask(victim.admit)
     try:
         pending = victim.comm.all_reduce_async(np.ones(30_000), timeout=60)
         announced = Frame(Kind.SHARED, payload=bytes(4) + (1 << 20).to_bytes(4, "big"))
@@ -199,6 +201,7 @@ def test_an_empty_segment_is_not_an_arrival() -> None:
     """Zero bytes where data belongs: an error, never a sum of what was there."""
     loop = Loop("pcp-empty")
     victim = frame_fuzzer.Victim(loop, shared=False)
+    loop.ask(victim.admit)
     try:
         first = frame_fuzzer.scripts()["ring"][0]
         pending = frame_fuzzer.OPERATIONS["ring"](victim.comm)

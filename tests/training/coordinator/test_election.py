@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pcp.training.coordinator import election
-from pcp.training.coordinator.election import (
+from pcp.training.coordinator.standby import election
+from pcp.training.coordinator.standby.election import (
     LEADER,
     Deposed,
     Election,

@@ -70,7 +70,7 @@ def test_a_new_shepherd_knows_what_was_usual_under_the_one_before() -> None:
     for steps, limit in ((0, 600.0), (7, 30.0)):
         pace = Pace()
         pace.before = 3.0
-        pace.heard(at(steps, "waiting"), 0.0)
+        pace.heard(at(steps), 0.0)
         pace.works(0.0)
         assert pace.stalled(limit) is None
         assert pace.stalled(limit + 0.1) is not None
@@ -84,6 +84,58 @@ def test_a_first_step_may_be_long_in_coming() -> None:
     pace.works(0.0)
     assert pace.stalled(500.0) is None
     assert pace.stalled(601.0) is not None
+
+
+def test_a_first_step_is_expected_as_others_of_the_target_made_theirs() -> None:
+    pace = Pace()
+    pace.heard(at(0), 0.0)
+    pace.works(0.0)
+    pace.first = 2.0
+    assert pace.stalled(20.0) is None
+    assert pace.stalled(20.1) is not None
+    pace.heard(at(3), 15.0)
+    assert pace.first_took == 15.0
+    pace.heard(at(9), 20.0)
+    assert pace.first_took == 15.0
+
+
+def test_who_has_not_begun_has_nothing_to_load_first() -> None:
+    pace = Pace()
+    pace.heard(at(0, "waiting", 5.0), 0.0)
+    pace.ordered(0.0)
+    pace.works(0.0)
+    assert pace.stalled(10.0) is None
+    pace.heard(at(0, "waiting", 15.1), 10.1)
+    assert "it is in 'waiting' for 15.1 s" in (pace.stalled(10.1) or "")
+
+
+def test_a_wait_for_others_that_are_all_further_is_no_progress() -> None:
+    pace = Pace()
+    pace.made(1, 0.1)
+    pace.ordered(0.0)
+    pace.works(0.0)
+    for now in range(1, 30):
+        pace.heard(at(0, "exchange", now - 0.5), now)
+    assert pace.stalled(30.0) is None
+    pace.behind = True
+    for now in range(30, 41):
+        pace.heard(at(0, "exchange", now - 0.5), now)
+    assert "it is in 'exchange' for 39.5 s" in (pace.stalled(40.0) or "")
+
+
+def test_who_did_not_come_to_a_group_stays_away_until_it_does_something_else() -> None:
+    pace = Pace()
+    pace.ordered(0.0)
+    pace.heard(at(0, "step", 9.0), 5.0)
+    assert pace.may_come(10.0)
+    assert not pace.may_come(10.1)
+    pace.left(10.1)
+    pace.heard(at(0, "step", 16.0), 12.0)
+    assert pace.away
+    pace.heard(at(1, "waiting", 0.5), 14.0)
+    assert not pace.away
+    pace.heard(at(1, "validating", 20.0), 30.0)
+    assert pace.may_come(40.0), "that comes before an order"
 
 
 def test_a_worker_whose_thread_hangs_is_let_go_and_ends(

@@ -19,6 +19,7 @@ from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.coordinator.training_run import TrainingRun
+from pcp.training.coordinator.validation import Validation
 from pcp.training.wire.messages import (
     Prepared,
 )
@@ -77,6 +78,18 @@ def test_messages_of_every_kind_are_lost(policy: str, messages: str) -> None:
         lost += Schedule(seed, policy).go().lost
     for kind in messages.split():
         assert lost[kind], kind
+
+
+def test_workers_hang_and_are_ended() -> None:
+    """Wherever they are: nothing but their heartbeats shows that they live."""
+    hung = ended = 0
+    for policy in ("together", "own clocks"):
+        for seed in range(100):
+            run = Schedule(seed, policy).go()
+            hung += sum(node.hung for node in run.nodes.values())
+            ended += run.unhung
+    assert hung > 15
+    assert 2 * ended > hung, "the others were in nobody's way"
 
 
 @POLICIES
@@ -167,9 +180,26 @@ def keeps_who_connects_again(self: TrainingRun, member: Member, reason: str) -> 
         drop(self, member, reason)
 
 
+def looks_at_nobody(self: Rounds, now: float) -> None:
+    """Who hangs is waited for."""
+
+
+def awaits_no_share(self: Validation, name: str) -> bool:
+    """Who hangs in a validation is waited for."""
+    return False
+
+
+def lets_it_come_again(self: Rounds, member: Member, why: str) -> None:
+    """Who does nothing is let go, and its process is left to dial again."""
+    self.drop(member, why)
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "mutant", "policy", "says"),
     [
+        (Rounds, "check_progress", looks_at_nobody, "together", "stands still"),
+        (Validation, "awaits", awaits_no_share, "every step", "stands still"),
+        (Rounds, "_end", lets_it_come_again, "together", "stands still"),
         (RunState, "taken", says_it_first, "together", "is not in the ledger"),
         (SynchronousRounds, "give_back", keeps_the_lease, "together", "are lost"),
         (Attempt, "accept", counts_stale_results, "together", "committed without"),

@@ -1,14 +1,19 @@
 """Whether a member gets on: that it lives says its heartbeat, that it works its steps.
 
-A member that is to make inner steps makes the next one within
+A member that is to make inner steps, or to validate, makes the next one within
 
     max(LEAST_SECONDS, TIMES x the median of its own newest rounds' seconds a step)
 
 by the shepherd's clock; where this shepherd knows none yet, of what its predecessor
 found. Before its first step a program may have to be loaded and compiled for the
-device: FIRST_SECONDS. While it waits for others, in an exchange inside a round or where
-a group is formed, it makes none: who it waits for is looked at. A newer order ends such
-a wait, so one that began before it is no progress.
+device: FIRST_SECONDS, once it has begun with its order, or as TIMES the longest that
+others of its target took. While it waits for others, in
+an exchange or where a group is formed, it makes none: who it waits for is looked at. A
+newer order ends such a wait, so one that began before it is no progress; nor is one for
+others that are all further.
+
+A member that does not come to the group of its newest order is left out of it, and
+stays away until it does something else than then.
 """
 
 import math
@@ -24,6 +29,8 @@ TIMES = 10.0
 FIRST_SECONDS = 600.0
 _ROUNDS = 16
 _WITH_OTHERS = ("exchange", "forming")
+_ABOUT = {"loading": FIRST_SECONDS, "restoring": FIRST_SECONDS, "validating": 60.0}
+"""What else a member may be about, which comes before an order; seconds, at least."""
 _DRIFT = 0.999
 """Of a second by another machine's clock: so much has gone by, at least."""
 
@@ -36,6 +43,13 @@ class Pace:
         self._since: float | None = None
         self._steps = -1
         self._ordered, self._joined = -math.inf, False
+        self._away: float | None = None
+        self.behind = False
+        """Whether all that it could wait for are further than it is."""
+        self.first_took: float | None = None
+        """Seconds until its process had made a step, if this shepherd saw that."""
+        self.first: float | None = None
+        """The longest such time of members with the same target."""
         self.before: float | None = None
         """Seconds that a step of this program took under the shepherd before."""
         self.at: Whereabouts | None = None
@@ -44,7 +58,14 @@ class Pace:
     @property
     def limit(self) -> float:
         """Within which a step is made."""
-        known = self._known
+        known, call = self._known, None if self.at is None else self.at.call
+        if call == "forming" and self.behind:
+            call = "restoring"  # others may have formed it, and held the state before
+        if call in _ABOUT:
+            return max(_ABOUT[call], TIMES * (known or 0.0))
+        if known is None and self.idle:
+            return LEAST_SECONDS  # there is nothing to load before it begins
+        known = self.first if known is None else known
         return FIRST_SECONDS if known is None else max(LEAST_SECONDS, TIMES * known)
 
     @property
@@ -67,15 +88,39 @@ class Pace:
 
     def ordered(self, now: float) -> None:
         """It has an order, which ends what it waited for before."""
-        self._ordered, self._joined = now, False
+        self._ordered, self._joined, self.behind = now, False, False
 
     def heard(self, at: Whereabouts, now: float) -> None:
         """Where its own thread is; a step more, or one with others, is progress."""
         newest = now - _DRIFT * at.since >= self._ordered
-        self._joined = newest and at.call in _WITH_OTHERS
+        self._joined = newest and at.call in _WITH_OTHERS and not self.behind
+        if self._away is not None and now - _DRIFT * at.since >= self._away:
+            self._away = None
+        if at.steps > 0 == self._steps and self._since is not None:
+            self.first_took = now - self._since
         if at.steps != self._steps or self._joined:
             self._since, self._steps = now, at.steps
         self.at = at
+
+    @property
+    def away(self) -> bool:
+        """Whether it does since long what it did when a group was formed without it."""
+        return self._away is not None
+
+    def left(self, now: float) -> None:
+        """A group is formed without it: it did not come."""
+        self._away = now
+
+    def may_come(self, now: float) -> bool:
+        """Whether it may begin with its order yet: there is time, or it is about it."""
+        return now - self._ordered <= self.come_seconds or (
+            self.at is not None and self.at.call in _ABOUT
+        )
+
+    @property
+    def come_seconds(self) -> float:
+        """Within which it begins with an order."""
+        return max(LEAST_SECONDS, TIMES * (self.usual or 0.0))
 
     def made(self, steps: int, seconds: float) -> None:
         """So many steps took it so long."""

@@ -151,6 +151,11 @@ class Election:
         if not self.peers:
             self.role = FOLLOWER
 
+    def holds(self, now: float) -> bool:
+        """Whether this voter leads; most may be silent since a moment ago."""
+        del now
+        return self.role == LEADER
+
     # What comes in ----------------------------------------------------------------
 
     def tick(self, now: float) -> list[Effect]:

@@ -1,0 +1,75 @@
+"""The thread of a drawn worker that computes: where it is, and whether it hangs."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pcp.training.wire.messages import (
+    InnerExchangeReport,
+    RoundStart,
+    Whereabouts,
+)
+from pcp.training.worker.whereabouts import Call
+
+if TYPE_CHECKING:
+    from helpers.simulation.run_schedules import Schedule
+
+
+class OwnThread:
+    """What a worker's heartbeats say of it."""
+
+    def __init__(self, schedule: "Schedule") -> None:
+        self._schedule = schedule
+        self.alive, self.frozen_until = True, 0.0
+        self._doing = 0
+        """Counts what it begins: what was begun before is given up."""
+        self.hung = False
+        """Whether it does nothing any more; the one that beats and dials goes on."""
+        self.at: tuple[Call, float] = ("waiting", schedule.now)
+        self.steps = 0
+
+    def enters(self, call: Call) -> None:
+        """It begins this."""
+        self.at = (call, self._schedule.now)
+
+    def said(self) -> Whereabouts:
+        """Where it is."""
+        call, began = self.at
+        since = self._schedule.now - began
+        return Whereabouts(call=call, steps=self.steps, since=since)
+
+    def meets(self, order: RoundStart) -> InnerExchangeReport:
+        """How far it is with an order of a round without exchanges inside."""
+        forming = self.at[0] == "forming"
+        return InnerExchangeReport(
+            round=order.round,
+            epoch=order.epoch,
+            entered=not forming,
+            waits=self._schedule.now - self.at[1] if forming else None,
+        )
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it does nothing for now."""
+        return self._schedule.now < self.frozen_until
+
+    def after(
+        self, seconds: float, act: Callable[[], object], *, link: bool = False
+    ) -> None:
+        """Do it later, if it lives then; `link`: in the thread that beats and dials."""
+        schedule = self._schedule
+
+        def due() -> None:
+            if not self.alive or (self.hung and not link):
+                return
+            if schedule.now < self.frozen_until:
+                schedule.after(self.frozen_until - schedule.now, due)
+            else:
+                act()
+
+        schedule.after(seconds, due)
+
+    def begin(self, seconds: float, act: Callable[[], object]) -> None:
+        """Do it later, if nothing else was begun by then."""
+        self._doing += 1
+        doing = self._doing
+        self.after(seconds, lambda: act() if doing == self._doing else None)
