@@ -90,9 +90,11 @@ def test_a_first_step_is_expected_as_others_of_the_target_made_theirs() -> None:
     pace = Pace()
     pace.heard(at(0), 0.0)
     pace.works(0.0)
+    pace.first = 20.0
+    assert pace.stalled(200.0) is None
+    assert pace.stalled(200.1) is not None
     pace.first = 2.0
-    assert pace.stalled(20.0) is None
-    assert pace.stalled(20.1) is not None
+    assert pace.limit == 60.0
     pace.heard(at(3), 15.0)
     assert pace.first_took == 15.0
     pace.heard(at(9), 20.0)

@@ -6,8 +6,8 @@ A member that is to make inner steps, or to validate, makes the next one within
 
 by the shepherd's clock; where this shepherd knows none yet, of what its predecessor
 found. Before its first step a program may have to be loaded and compiled for the
-device: FIRST_SECONDS, once it has begun with its order, or as TIMES the longest that
-others of its target took. While it waits for others, in
+device: FIRST_SECONDS, once it has begun with its order, or TIMES the longest that
+others of its target took, and a minute at least. While it waits for others, in
 an exchange or where a group is formed, it makes none: who it waits for is looked at. A
 newer order ends such a wait, so one that began before it is no progress; nor is one for
 others that are all further.
@@ -29,8 +29,13 @@ TIMES = 10.0
 FIRST_SECONDS = 600.0
 _ROUNDS = 16
 _WITH_OTHERS = ("exchange", "forming")
-_ABOUT = {"loading": FIRST_SECONDS, "restoring": FIRST_SECONDS, "validating": 60.0}
-"""What else a member may be about, which comes before an order; seconds, at least."""
+_MINUTE = 60.0
+_ABOUT = {"loading": 60 * _MINUTE, "restoring": 60 * _MINUTE, "validating": _MINUTE}
+"""What else a member may be about, which comes before an order; seconds, at least.
+
+A state that is large comes slowly where a network is; one that stops coming is an error
+of the worker's own.
+"""
 _DRIFT = 0.999
 """Of a second by another machine's clock: so much has gone by, at least."""
 
@@ -65,8 +70,10 @@ class Pace:
             return max(_ABOUT[call], TIMES * (known or 0.0))
         if known is None and self.idle:
             return LEAST_SECONDS  # there is nothing to load before it begins
-        known = self.first if known is None else known
-        return FIRST_SECONDS if known is None else max(LEAST_SECONDS, TIMES * known)
+        if known is None:
+            first = self.first
+            return FIRST_SECONDS if first is None else max(_MINUTE, TIMES * first)
+        return max(LEAST_SECONDS, TIMES * known)
 
     @property
     def usual(self) -> float | None:
