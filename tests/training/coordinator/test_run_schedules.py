@@ -19,7 +19,6 @@ from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.coordinator.training_run import TrainingRun
-from pcp.training.coordinator.validation import Validation
 from pcp.training.wire.messages import (
     Prepared,
 )
@@ -184,11 +183,6 @@ def looks_at_nobody(self: Rounds, now: float) -> None:
     """Who hangs is waited for."""
 
 
-def awaits_no_share(self: Validation, name: str) -> bool:
-    """Who hangs in a validation is waited for."""
-    return False
-
-
 def lets_it_come_again(self: Rounds, member: Member, why: str) -> None:
     """Who does nothing is let go, and its process is left to dial again."""
     self.drop(member, why)
@@ -198,7 +192,6 @@ def lets_it_come_again(self: Rounds, member: Member, why: str) -> None:
     ("owner", "name", "mutant", "policy", "says"),
     [
         (Rounds, "check_progress", looks_at_nobody, "together", "stands still"),
-        (Validation, "awaits", awaits_no_share, "every step", "stands still"),
         (Rounds, "_end", lets_it_come_again, "together", "stands still"),
         (RunState, "taken", says_it_first, "together", "is not in the ledger"),
         (SynchronousRounds, "give_back", keeps_the_lease, "together", "are lost"),
@@ -212,7 +205,7 @@ def lets_it_come_again(self: Rounds, member: Member, why: str) -> None:
             "together",
             "committed without",
         ),
-        (Rounds, "_tell", loses_the_commit, "fragments", "stands still"),
+        (Rounds, "_tell", loses_the_commit, "fragments", "rank 0 of round"),
         (
             SynchronousRounds,
             "_settle",
@@ -227,7 +220,12 @@ def lets_it_come_again(self: Rounds, member: Member, why: str) -> None:
             "together",
             "consumed other samples",
         ),
-        (TrainingRun, "_drop", keeps_who_connects_again, "together", "stands still"),
+        pytest.param(
+            *(TrainingRun, "_drop", keeps_who_connects_again, "together"),
+            "rank 0 of round",
+            # The guard of progress mends nearly all: one in 1,500 seeds shows it.
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_mutant_is_noticed(
