@@ -181,7 +181,7 @@ class ShepherdLink:
             while not self._closing.is_set():
                 if self._renewed.is_set():
                     raise PeerLost("what this worker holds has changed")
-                message = channel.receive(self._patience(channel))
+                message = channel.receive(self._seconds_left(channel))
                 if not isinstance(message, Heartbeat):
                     self._received(message)
                 if isinstance(message, Shutdown):
@@ -189,7 +189,7 @@ class ShepherdLink:
         finally:
             channel.close()
 
-    def _patience(self, channel: Channel) -> float:
+    def _seconds_left(self, channel: Channel) -> float:
         """Seconds to wait for the next message."""
         if self._broken_at is None:
             return self._timing.silence
