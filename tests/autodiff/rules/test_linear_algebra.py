@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from helpers.cases.linear_algebra import FOURIER, SOLVE, cholesky
+from helpers.oracles.full_stack import Group
 from helpers.oracles.jax_gradients import (
     Case,
     array,
@@ -59,9 +60,12 @@ def test_solve(case: Case, interpreter: Interpreter) -> None:
     check_vjp(case, Unbatched(interpreter))
 
 
+FOURIER_TOGETHER = Group(FOURIER)
+
+
 @pytest.mark.parametrize("case", FOURIER, ids=str)
 def test_fourier(case: Case, iree: Iree) -> None:
-    check_vjp(case, iree)
+    FOURIER_TOGETHER.check(case, iree)
 
 
 def with_factor_given(text: str) -> str:

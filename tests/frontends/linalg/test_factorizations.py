@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.oracles.jax_gradients import once
 from jax.lax import linalg
 
 from pcp.frontends.linalg import elimination, jacobi, reflections
@@ -17,10 +18,10 @@ SHAPES = ((1, 1), (2, 2), (5, 3), (3, 5), (8, 8), (32, 32))
 EPS = 1.2e-7
 
 # Jitted: outside of `jit`, jax compiles a program for each op.
-lu = jax.jit(elimination.lu)
-qr = jax.jit(reflections.qr, static_argnames="full_matrices")
-svd = jax.jit(partial(jacobi.svd, full_matrices=True, compute_uv=True))
-eigh = jax.jit(jacobi.eigh, static_argnames="lower")
+lu = once(elimination.lu)
+qr = once(reflections.qr, static_argnames="full_matrices")
+svd = once(partial(jacobi.svd, full_matrices=True, compute_uv=True))
+eigh = once(jacobi.eigh, static_argnames="lower")
 
 
 def matrices(kind: str, m: int, n: int) -> np.ndarray:
