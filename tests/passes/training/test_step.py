@@ -56,7 +56,7 @@ def test_alone(interpreter: Interpreter) -> None:
     value, new, step = interpreter.run(module, [X, W, step])
     np.testing.assert_allclose(value, loss(W, X), rtol=1e-5)
     np.testing.assert_allclose(
-        new, W - RATE * jax.grad(loss)(W, X), rtol=1e-5, atol=1e-6
+        new, W - RATE * jax.jit(jax.grad(loss))(W, X), rtol=1e-5, atol=1e-6
     )
     assert step == 1
 
@@ -69,7 +69,7 @@ def test_over_a_mesh_gradients_are_means() -> None:
 
     text = MESH + model("{mesh = @m}")
     code = bundle(run_passes(text, f"{PASSES},pcp-lower-to-runtime"))
-    slope = np.mean([jax.grad(loss)(W, x) for x in data], axis=0)
+    slope = np.mean([jax.jit(jax.grad(loss))(W, x) for x in data], axis=0)
     value = np.mean([loss(W, x) for x in data])
     for found, new, _ in in_parallel(code, 3, work):
         np.testing.assert_allclose(found, value, rtol=1e-5)
