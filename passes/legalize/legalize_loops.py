@@ -70,11 +70,21 @@ def own_handed_on(op: ir.Operation) -> None:
     for end in _ends(op):
         taken: set[Value] = set()
         for i, value in enumerate(list(end.operands)):
+            if not _is_seen(op, i):
+                continue
             behind = _behind_views(value)
             if behind in taken and hlo.shape_of(value):
                 with before(end):
                     end.operands[i] = _copy(value)
             taken.add(behind)
+
+
+def _is_seen(op: ir.Operation, place: int) -> bool:
+    """Whether anything reads what a loop or a branch gives there."""
+    seen = [op.results[place]]
+    if op.name == "stablehlo.while":
+        seen += [region.blocks[0].arguments[place] for region in op.regions]
+    return any(True for value in seen for _ in value.uses)
 
 
 def _behind_views(value: Value) -> Value:
