@@ -26,6 +26,9 @@ FOLDER = "PCP_TESTS_CACHE"  # also where a test has a $PCP_CACHE of its own
 _JAX = {  # all that it compiles, however small
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    # GPUs' alone. Its folder would be part of each key: a checkout elsewhere, to which
+    # the caches are copied, found nothing.
+    "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
 }
 # An oracle's program runs once, on a few numbers: plain code of it is made sooner.
 # (Without its fusion emitters, too, XLA flushes what is subnormal, and reads u8 indices
