@@ -56,7 +56,6 @@ from pcp.training.trainer.bundle_checks import (
 from pcp.training.trainer.exchange import Exchange, RoundExchange, weight
 from pcp.training.trainer.fragment_exchange import FragmentExchange
 from pcp.training.trainer.functions import Functions, Key, key_of
-from pcp.training.trainer.norms import distance, norm, share
 from pcp.training.trainer.replica import with_replica
 from pcp.training.trainer.slope_exchange import SlopeExchange
 from pcp.training.trainer.step_exchange import StepExchange
@@ -277,18 +276,8 @@ class BundleTrainer:
 
     @property
     def moved(self) -> float:
-        """How far the inner steps went: the L2 norm of the parameters' change.
-
-        Of an island's rank, its share.
-        """
-        home, holders = self.exchange.home, self.parts.holders
-        held = self.steps.held("param")
-        return norm(
-            share(
-                distance(np.asarray(value), self._state[home + port[1]]), holders(port)
-            )
-            for port, value in held.items()
-        )
+        """How far the inner steps went, in L2; of an island's rank, its share."""
+        return self.exchange.moved(self._state)
 
     @property
     def gradient_norm(self) -> float | None:

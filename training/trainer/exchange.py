@@ -31,7 +31,7 @@ from pcp.training.storage.state_names import (
 )
 from pcp.training.trainer.background_exchange import BackgroundExchange, Results
 from pcp.training.trainer.functions import Functions, Key, Values, key_of
-from pcp.training.trainer.norms import length, norm, share
+from pcp.training.trainer.norms import distance, length, norm, share
 from pcp.training.trainer.step_loop import MODEL_STATE, Steps
 from pcp.training.trainer.sync_wait_timer import SyncWaitTimer
 from pcp.training_plan import Asynchronous, EveryRound, Never
@@ -146,6 +146,16 @@ class Exchange:
         }
         holders = self.parts.holders
         return norm(share(length(g), holders(port)) for port, g in found.items())
+
+    def moved(self, state: Arrays) -> float:
+        """L2, of how far local parameters went from the state; of a rank, its share."""
+        return norm(
+            share(
+                distance(np.asarray(value), state[self.home + port[1]]),
+                self.parts.holders(port),
+            )
+            for port, value in self._steps.held("param").items()
+        )
 
     def turn(self) -> None:
         """Nothing is due between two inner steps."""
