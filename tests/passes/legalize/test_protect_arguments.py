@@ -117,6 +117,57 @@ def test_what_is_protected_is_overwritten_without(
     assert _beside()[0].any()
 
 
+TWICE = """
+func.func @main(%a: tensor<6x4xf32>, %b: tensor<6x4xf32>, %u: tensor<2x4xf32>)
+    -> (tensor<6x4xf32>, tensor<6x4xf32>) {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %three = stablehlo.constant dense<3> : tensor<i32>
+  %end = stablehlo.constant dense<4> : tensor<i32>
+  %r:3 = stablehlo.while(%i = %zero, %x = %a, %y = %b)
+      : tensor<i32>, tensor<6x4xf32>, tensor<6x4xf32>
+  cond {
+    %go = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %go : tensor<i1>
+  } do {
+    READ
+    %n = stablehlo.dynamic_update_slice %x, %v, %i, %zero
+        : (tensor<6x4xf32>, tensor<2x4xf32>, tensor<i32>, tensor<i32>)
+        -> tensor<6x4xf32>
+    %j = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %j, %n, %n : tensor<i32>, tensor<6x4xf32>, tensor<6x4xf32>
+  }
+  %w = stablehlo.dynamic_update_slice %r#1, %u, %end, %zero
+      : (tensor<6x4xf32>, tensor<2x4xf32>, tensor<i32>, tensor<i32>)
+      -> tensor<6x4xf32>
+  return %w, %r#2 : tensor<6x4xf32>, tensor<6x4xf32>
+}
+"""
+READS = {
+    "the second is not read": "%v = stablehlo.add %u, %u : tensor<2x4xf32>",
+    "the second is read": """
+    %s = stablehlo.slice %y [1:3, 0:4] : (tensor<6x4xf32>) -> tensor<2x4xf32>
+    %v = stablehlo.add %u, %s : tensor<2x4xf32>""",
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_a_round_gives_twice_is_two_tensors(
+    read: str, interpreter: Interpreter
+) -> None:
+    """One is written over behind the loop; no copy of it may come too late."""
+    text = TWICE.replace("READ", READS[read])
+    draw = np.random.default_rng(0)
+    given = [
+        draw.integers(-4, 5, s).astype(np.float32) for s in ((6, 4), (6, 4), (2, 4))
+    ]
+    wanted = interpreter.run(text, given)
+    bundle = pcp.compile(parse(text), targets=["cpu"], mode="forward")
+    with Program.load(bundle, "local-task") as loaded:
+        for _ in range(20):
+            _check_equal(loaded["main"](*given), wanted, 0)
+
+
 UPDATED = """
 func.func @main(%c: tensor<4xTYPE>NAMED, %u: tensor<1xTYPE>, %i: tensor<i32>)
     -> (tensor<4xTYPE>NAMED, tensor<4xi1>) {
