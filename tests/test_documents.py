@@ -281,7 +281,7 @@ def test_a_page_works_from_top_to_bottom(file: str, folder: Path) -> None:
     works_in_order(page(file), folder)
 
 
-INSTALL = re.compile(r"`pip install '\.\[([\w,]+)\]'`")
+INSTALL = re.compile(r"`pip install '\.\[([\w,]+)\]'([ \w-]*)`")
 
 
 def works_in_order(blocks: list[Block], folder: Path) -> None:
@@ -294,7 +294,8 @@ def works_in_order(blocks: list[Block], folder: Path) -> None:
     if "/tutorials/" in file:
         said = INSTALL.search((ROOT / file).read_text())
         assert said is not None, f"{file} does not say what to install"
-        made = as_editable(bare(folder / "installed", said[1].split(",")))
+        extras, others = said[1].split(","), said[2].split()
+        made = as_editable(bare(folder / "installed", extras, others))
         python, variables = made.python, made.environment()
     ran = dict(run_page(blocks, folder, variables, LIMIT_S, python))
     output = ""

@@ -113,11 +113,13 @@ _MAINS = dedent(
 )
 
 
-def bare(folder: Path, extras: Sequence[str] = ()) -> Installation:
-    """An environment with what the core needs, and extras, without pcp and pip."""
+def bare(
+    folder: Path, extras: Sequence[str] = (), others: Sequence[str] = ()
+) -> Installation:
+    """An environment with the core's distributions, extras' and others, without pcp."""
     venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
     made = Installation(folder)
-    for one in _core([*PROJECT["dependencies"], *of_extras(extras)]):
+    for one in _core([*PROJECT["dependencies"], *of_extras(extras), *others]):
         _link(one, made.site)
     return made
 
