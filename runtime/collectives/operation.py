@@ -129,6 +129,8 @@ class Operation:
         self.timing = Timing()
         self.label = ""
         """The caller's tag, for people."""
+        self.given: Any = None
+        """The array, or arrays, of the caller that it works in."""
         self.error: PcpError | None = None
         self.deadline = time.monotonic() + timeout
         self.tag = self.seq = 0
@@ -146,7 +148,7 @@ class Operation:
         self._to_call_out: Timer | None = None
         self._said = b""
         """This member's descriptor, as JSON bytes."""
-        self._held = HeldFrames()
+        self._held: HeldFrames | None = None
         self._unsent = 0
         self._voted = self._announced = self._called_out = False
 
@@ -227,9 +229,9 @@ class Operation:
     def announce(self) -> None:
         """Send the OPEN frames, and begin."""
         self._announced = True
-        near = self.agreement.near
+        near, send = self.agreement.near, self.group.send
         for peer in self.peers if self._called_out else self._in_order(near):
-            self.group.send(peer, self._frame(Kind.OPEN, self._open_payload(peer)))
+            send(peer, self._frame(Kind.OPEN, self._open_payload(peer)))
         self.begin()
         self._was_sent()
 
@@ -255,11 +257,13 @@ class Operation:
         if peer not in self.agreement.near:
             self._call_out()
             return
-        self._held.caught_up(self.group, peer)
+        held = self._held
+        if held is not None:
+            held.caught_up(self.group, peer)
         eager_bytes = len(eager) if self.eager_data else 0
         self.timing.join(peer, eager_bytes, last=self.all_here)
         self.accept(peer, eager)
-        for frame in self._held.take(peer):
+        for frame in held.take(peer) if held is not None else ():
             self.group.send(peer, frame)
         self._progress()
 
@@ -274,7 +278,8 @@ class Operation:
 
     def on_done(self, peer: int, step: int) -> None:
         """Handle what a peer says of votes for the operation."""
-        self._say(self.agreement.hear(peer, step))
+        if said := self.agreement.hear(peer, step):
+            self._say(said)
         self._progress()
 
     def on_abort(self, peer: int, lost: int | None, reason: str) -> None:
@@ -335,7 +340,8 @@ class Operation:
             return
         self.over = True
         self.error = error
-        self._held.drop(self._group)
+        if self._held is not None:
+            self._held.drop(self._group)
         if self._timer is not None:
             self._timer.cancel()
         if self._to_call_out is not None:
@@ -423,13 +429,15 @@ class Operation:
             self._was_sent()
 
         frame = self._frame(Kind.DATA, payload, step, offset, was_sent)
+        if peer in self.opened:
+            self.group.send(peer, frame)
+            return
+        held = self._held = self._held or HeldFrames()
         # Without a vote the peer would keep data that its sender may still give up.
-        if peer in self.opened or (
-            self.votes and self._held.goes_ahead(self.group, peer, len(payload))
-        ):
+        if self.votes and held.goes_ahead(self.group, peer, len(payload)):
             self.group.send(peer, frame)
         else:
-            self._held.hold(peer, frame)
+            held.hold(peer, frame)
 
     def _was_sent(self) -> None:
         self._unsent -= 1
@@ -474,8 +482,9 @@ class Operation:
                 self._commit()
 
     def _say(self, said: Said) -> None:
+        send = self.group.send
         for peer, step in said:
-            self.group.send(peer, self._frame(Kind.DONE, b"", step))
+            send(peer, self._frame(Kind.DONE, b"", step))
 
     def _call_out(self) -> None:
         """Tell all members of the operation, so that each knows who is missing."""
@@ -508,8 +517,9 @@ class Operation:
     def all_here(self) -> bool:
         """Whether all members that this one waits for have opened."""
         near, opened = self.agreement.near, self.opened
-        some_are_far = near is not self.agreement.peers
-        return len(opened) >= len(near) and (not some_are_far or opened.keys() >= near)
+        if len(opened) < len(near):
+            return False
+        return near is self.agreement.peers or opened.keys() >= near
 
     @property
     def obstacle(self) -> str:

@@ -228,7 +228,8 @@ class Group:
         if self._operations.pop(key, None) is not None:
             self.loop.expecting -= self._on_one_machine
         self._doubtful.pop(key, None)
-        self._remember(operation)
+        if operation.error is not None:
+            self._remember(operation)
         if not operation.committed:
             self._outcomes.refuse(key)
         self.health.waited(operation.timing)
@@ -385,15 +386,17 @@ class Group:
         """Handle a frame from a member."""
         rank = self._ranks[link]
         match header.kind:
+            case Kind.OPEN | Kind.DONE:
+                self._dispatch(rank, header, payload)
             case Kind.DATA if not header.length:
                 raise ProtocolError(f"rank {rank} sent data without data")
-            case Kind.ABORT if max(header.step - 1, header.offset) >= self.world_size:
-                raise ProtocolError(f"rank {rank} speaks of ranks that are not there")
             case Kind.DATA:
                 early = rank in self._early
                 self._early.discard(rank)
                 self._dispatch(rank, header, payload, early=early)
-            case Kind.OPEN | Kind.DONE | Kind.ABORT:
+            case Kind.ABORT if max(header.step - 1, header.offset) >= self.world_size:
+                raise ProtocolError(f"rank {rank} speaks of ranks that are not there")
+            case Kind.ABORT:
                 self._dispatch(rank, header, payload)
             case Kind.LOST if rank not in self._left:
                 self._lose(header.step, text(payload))
