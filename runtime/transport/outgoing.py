@@ -5,6 +5,7 @@ from the cache. That of a large payload stands behind it, and is computed by pie
 """
 
 import os
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +24,9 @@ from pcp.runtime.transport.frame import (
 PIECE_BYTES = 512 << 10
 """Bytes of one payload in one system call, at most."""
 _TURN_BYTES = 4 << 20
+_GATHER_BYTES = 512 << 10
+_GATHER_VIEWS = 32
+"""One system call sends frames until one of these is reached."""
 
 
 class Outgoing:
@@ -161,3 +165,20 @@ class Outgoing:
         if self._rest is not None:
             self._rest = memoryview(bytes(self._rest))
         self.frame.on_sent = None
+
+
+def gathered(queue: Iterable[Outgoing], loops: ModuleType | None) -> list[memoryview]:
+    """The bytes for one system call: a few frames, not too many bytes.
+
+    Bulk frames that the compiled loops send are none of these.
+    """
+    views: list[memoryview] = []
+    size = 0
+    for out in queue:
+        if out.bulk and loops is not None:
+            break
+        views += out.pack()
+        size += len(out.frame.payload)
+        if size >= _GATHER_BYTES or len(views) >= _GATHER_VIEWS or not out.whole:
+            break
+    return views

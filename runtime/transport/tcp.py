@@ -10,15 +10,23 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from pcp.errors import PeerLost, RuntimeFault
-from pcp.runtime.transport import mover, unix_socket
+from pcp.runtime.transport import mover
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import Frame, Header, Kind, Unread, text_payload
 from pcp.runtime.transport.incoming import Flow, Incoming
-from pcp.runtime.transport.link import FAR_SECONDS, Sink, Wire, round_trip, translate
-from pcp.runtime.transport.outgoing import Outgoing
+from pcp.runtime.transport.link import (
+    FAR_SECONDS,
+    Borrower,
+    Sink,
+    Wire,
+    round_trip,
+    translate,
+    within_machine,
+)
+from pcp.runtime.transport.outgoing import Outgoing, gathered
 
 _WASTE = memoryview(bytearray(256 << 10))
 """Room for bytes that are thrown away, in as few calls as possible."""
@@ -28,22 +36,7 @@ _ALL_BYTES = 64 << 20
 """More bytes than a kernel keeps for the reader of one connection."""
 _AT_ONCE = 4 << 10
 """Payloads from this size on are sent at once, without waiting for more frames."""
-_GATHER_BYTES = 512 << 10
 _AHEAD_BYTES = 16 << 10
-_GATHER_VIEWS = 32
-"""One system call sends frames until one of these is reached."""
-
-
-class Borrower(Protocol):
-    """A loop that moves frames over a link's socket, between those of the link."""
-
-    def midway(self, link: "TcpLink") -> bool:
-        """Whether it has sent a part of a frame."""
-        ...
-
-    def give_back(self) -> None:
-        """Return the sockets to their links (`TcpLink.take_back`)."""
-        ...
 
 
 class TcpLink:
@@ -249,12 +242,7 @@ class TcpLink:
     @property
     def local(self) -> bool:
         """Whether both ends have the same address: one machine, most likely."""
-        if unix_socket.carries(self._sock):
-            return True
-        try:
-            return self._sock.getpeername()[0] == self._sock.getsockname()[0]
-        except OSError:
-            return False  # gone already; the next read reports it
+        return within_machine(self._sock)
 
     @property
     def distant(self) -> bool:
@@ -294,7 +282,7 @@ class TcpLink:
                 if loops is not None and out.bulk:
                     count = out.send_bulk(loops, self._sock.fileno())
                 else:
-                    count = self._sock.sendmsg(self._next_views())
+                    count = self._sock.sendmsg(gathered(self._queue, loops))
             except BlockingIOError:
                 self._want(selectors.EVENT_READ | selectors.EVENT_WRITE)
                 return
@@ -306,19 +294,6 @@ class TcpLink:
             self._want(selectors.EVENT_READ)
             if self._leaving:
                 self._half_close()
-
-    def _next_views(self) -> list[memoryview]:
-        """The bytes for one system call: a few frames, not too many bytes."""
-        views: list[memoryview] = []
-        size = 0
-        for out in self._queue:
-            if out.bulk and self._loops is not None:
-                break
-            views += out.pack()
-            size += len(out.frame.payload)
-            if size >= _GATHER_BYTES or len(views) >= _GATHER_VIEWS or not out.whole:
-                break
-        return views
 
     def _sent(self, count: int) -> None:
         self.bytes_sent += count
