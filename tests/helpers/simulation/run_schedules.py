@@ -263,15 +263,14 @@ class Schedule:
         at = self.now + seconds
         if self._tick_at <= self.now or at < self._tick_at - 0.01:
             self._tick_at = at
-            self.after(seconds, lambda: self._tick(at))
+            self.at(at, lambda: self._tick(at))
 
     def _tick(self, at: float) -> None:
         if at != self._tick_at or self.run is None:
             return
         if self.now < self.frozen_until:
-            self._tick_at = self.frozen_until
-            frozen = self.frozen_until
-            self.after(frozen - self.now, lambda: self._tick(frozen))
+            self._tick_at = frozen = self.frozen_until
+            self.at(frozen, lambda: self._tick(frozen))  # not a rounding before it
             return
         self.happened(Tick())
         if self.run is not None:
