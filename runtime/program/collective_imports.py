@@ -22,7 +22,7 @@ from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.memory.buffer_pool import BufferPool
-from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
+from pcp.runtime.memory.dtypes import numpy_dtype
 from pcp.runtime.memory.shared_arrays import shared_empty
 from pcp.runtime.memory.shared_segment import SMALLEST
 from pcp.runtime.program.devices import Device, first_line, mappable
@@ -110,11 +110,6 @@ class PendingImport:
         device, what = self._imports.device, self._what
         in_place = made_in_place(self._comm, what)
         self._near = in_place and what.bytes >= SMALLEST and near(self._comm)
-        if self._near:
-            room = shared_empty(tuple(shape), bits_dtype(dtype))
-            if (view := device.over(room, dtype)) is not None:
-                self._room = room.view(numpy_dtype(dtype))
-                return view
         view = device.unfilled(shape, dtype)
         if in_place and not self._near:
             self._room = device.memory(view, dtype)

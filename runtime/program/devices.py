@@ -23,10 +23,6 @@ from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
 
 _USAGE = int(rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING)
 _LOCAL = int(rt.MemoryType.DEVICE_LOCAL)
-_ON_HOST = ("local-sync", "local-task")
-"""Drivers that compute in the memory of this process."""
-_ALIGNED = 64
-"""Bytes; IREE's loops load so much at once."""
 _STAGING = int(rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE)
 
 _ELEMENTS = {
@@ -108,19 +104,6 @@ class Device:
             memory_type=_LOCAL, allowed_usage=_USAGE, allocation_size=nbytes
         )
         return rt.HalBufferView(buffer, list(shape), int(_ELEMENTS[dtype]))
-
-    def over(self, array: NDArray, dtype: str) -> Any | None:
-        """A buffer view of an array's own memory, which it keeps; None if it cannot.
-
-        The array is C-contiguous, of the element type's bits.
-        """
-        start = array.__array_interface__["data"][0]
-        if self.driver not in _ON_HOST or start % _ALIGNED:
-            return None
-        buffer = self.hal.allocator.import_host_allocation(
-            array, memory_type=_LOCAL, allowed_usage=_USAGE
-        )
-        return rt.HalBufferView(buffer, list(array.shape), int(_ELEMENTS[dtype]))
 
     def memory(self, view: Any, dtype: str) -> NDArray | None:
         """A buffer view's own memory as an array; None if the host cannot reach it."""
