@@ -23,6 +23,7 @@ PASSES: dict[str, str] = {
     "pcp-protect-arguments": "pcp.passes.legalize.protect_arguments:ProtectArguments",
     "pcp-accumulate": "pcp.passes.training.accumulate:Accumulate",
     "pcp-expand-training": "pcp.passes.training.expand_training:ExpandTraining",
+    "pcp-share-functions": "pcp.passes.simplify.share_functions:ShareFunctions",
     "pcp-split-functions": "pcp.passes.simplify.split_functions:SplitFunctions",
     "pcp-strip-metadata": "pcp.passes.ingest.strip_metadata:StripMetadata",
     "pcp-assign-target": "pcp.passes.legalize.assign_target:AssignTarget",

@@ -105,7 +105,12 @@ FRONT: tuple[Stage, ...] = (
     Stage("clean", _CLEAN, spread=True),
 )
 
-_BORDER = ("pcp-lower-to-runtime", "pcp-split-functions", "pcp-protect-arguments")
+_BORDER = (
+    "pcp-share-functions",
+    "pcp-lower-to-runtime",
+    "pcp-split-functions",
+    "pcp-protect-arguments",
+)
 
 #: On each device's program. What a program says of itself: an argument and a result of
 #: one name are one tensor. The border to IREE is behind all that computes.

@@ -22,6 +22,7 @@ from typing import Any
 from pcp import outside
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
+from pcp.dialect.roles import LIKE_PARAMETERS, OF_PARAMETERS, parameter_of
 from pcp.errors import ConfigError, nearest
 from pcp.layout import Layout
 from pcp.mesh import Mesh
@@ -34,7 +35,6 @@ from pcp.passes.core.functions import (
 )
 from pcp.passes.core.rewriting import attributes, functions, operations
 from pcp.passes.planning import tensor_groups
-from pcp.passes.planning.evaluation import OF_PARAMETERS
 from pcp.passes.planning.tensor_groups import AXIS as TENSOR_AXIS
 from pcp.passes.sharding.inline_calls import inline_calls
 from pcp.passes.sharding.layout import SHARDING, from_attribute, to_attribute
@@ -92,7 +92,7 @@ class Rules:
         """The layout of a tensor, or None where nothing is said, or it has no name."""
         dims = self.find(name) if name else None
         if dims is None and role in OF_PARAMETERS:
-            dims = self.find(name.partition(".")[2])
+            dims = self.find(parameter_of(name))
         if dims is None:
             return None
         if len(dims) > len(shape):
@@ -247,7 +247,7 @@ def _ports(
             and which == "arg_attrs"
         ):
             layout = Layout(((BATCH_AXIS,), *((),) * (len(shape) - 1)))
-        if layout is None and role in ("param", "grad", "anchor", *OF_PARAMETERS):
+        if layout is None and role in LIKE_PARAMETERS:
             layout = Layout.replicated(len(shape))  # alike in every function
         wanted = None if layout is None else to_attribute(layout, mesh.name)
         if old is not None and layout and rules is not None and name in rules.tensors:

@@ -10,9 +10,10 @@ results, as `ext` reads them. Two more things stand in it:
   before it runs. It sees one op; what spans ops is `pcp-verify-plan`'s.
 """
 
+import io
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from pcp.dialect.bindings import ext, ir
 
@@ -22,6 +23,18 @@ Results = Sequence[ext.Result[Any]]
 
 class Pcp(ext.Dialect, name="pcp"):
     """A distributed heterogeneous program: devices, placement, communication."""
+
+    _definitions: ClassVar[dict[int, bytes]] = {}
+
+    @classmethod
+    def _emit_module(cls) -> ir.Module:
+        """The definitions of the ops, which `ext` builds op by op; once a process."""
+        count = len(cls.operations)
+        if (kept := cls._definitions.get(count)) is None:
+            with io.BytesIO() as file:
+                super()._emit_module().operation.write_bytecode(file)
+                kept = cls._definitions[count] = file.getvalue()
+        return ir.Module.parse(kept)
 
 
 class Invalid(Exception):

@@ -7,6 +7,13 @@ from pcp.dialect.diagnostics import diagnostics
 from pcp.dialect.shardy import manual, sdy
 from pcp.errors import IRError
 
+#: Dialects on tensors whose ops a program may hold beside StableHLO's.
+UPSTREAM = ("arith", "linalg", "math", "tensor")
+
+# Those that we, and passes, build ops of. Others are loaded where a text has them:
+# there are thirty, which takes longer than all the rest.
+_BUILT = ["func", "irdl", *UPSTREAM]
+
 _registered = False
 
 
@@ -16,7 +23,7 @@ def make_context() -> ir.Context:
     Multithreading stays off: a module with Python verifiers hangs in a
     multithreaded context.
     """
-    context = ir.Context()
+    context = ir.Context(load_on_create_dialects=_BUILT)
     stablehlo.register_dialect(context)
     _load_chlo(context)
     from pcp.dialect.loading import load  # the ops need `ir` set up first

@@ -46,6 +46,12 @@ EVALUATION = "pcp.evaluation"
 MODEL_STATE = "model_state"
 """In a training bundle, the state of the program."""
 
+OF_PARAMETERS = ("state", "outer", "private")
+"""In a training bundle, of what is kept for a parameter `w` under a name as `m.w`."""
+
+LIKE_PARAMETERS = ("param", "grad", "anchor", *OF_PARAMETERS)
+"""In a training bundle, of what lies where its parameter does."""
+
 RESULTS = ("loss", "metric", "state", "grad", "result")
 """Of `@main`'s results."""
 
@@ -57,6 +63,11 @@ GIVEN = "given"
 
 KEY = "tensor<2xui32>"
 """The type of a key."""
+
+
+def parameter_of(name: str) -> str:
+    """The parameter for which a tensor of the roles `OF_PARAMETERS` is kept."""
+    return name.partition(".")[2]
 
 
 def is_key(type_: ir.Type) -> bool:

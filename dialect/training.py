@@ -1,8 +1,8 @@
-"""Training as ops: what is differentiated, updated, and stepped.
+"""Training as ops: what is differentiated, accumulated and updated.
 
 `pcp-grad` expands `pcp.grad`, `pcp-accumulate` `pcp.microbatch`, and
-`pcp-expand-training` `pcp.optimizer`, `pcp.outer` and `pcp.step`. The training pipeline
-writes its gradient, accumulation and optimizer so too.
+`pcp-expand-training` `pcp.optimizer` and `pcp.outer`. The training pipeline writes its
+gradient, accumulation, optimizer and outer step so too.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ from pcp.dialect.bundles import types_of
 from pcp.dialect.schedule import check_region
 
 OPTIMIZERS = ("adamw", "nesterov", "sgd")
-OUTER = ("average", "nesterov")
+OUTER = ("average", "diloco")
 
 
 class StopGradient(Op, name="stop_gradient", traits=[ext.Pure]):
@@ -160,18 +160,20 @@ class Optimizer(Op, name="optimizer", traits=[ext.Pure]):
 
 
 class Outer(Op, name="outer", traits=[Communicates]):
-    """The outer step: `count` anchors, local parameters, then momenta.
+    """The outer step: `count` anchors, local parameters, the state, then the tokens.
 
-    The mean of anchor minus local over `axes` is the gradient of an outer update of
-    the anchor; "average" takes it whole, and leaves the momenta. Gives the new
-    parameters and the new momenta. `every` says how many inner steps lie between two
-    of it, which is for what calls the function: the op is one outer step.
-    `pcp-expand-training` makes it of collectives; `hyper` are `lr` and `momentum`.
+    "average" gives the mean of the local parameters over `axes`; "diloco" updates the
+    anchor by the mean of anchor minus local. Each member counts by its tokens, a
+    tensor<f32>. Gives the new parameters and the new state, which has one tensor like
+    each parameter (diloco with momentum) or none; narrow floats have theirs in f32.
+    `pcp-expand-training` makes it of collectives. `hyper` holds the hyperparameters of
+    the algorithm of this name there. Types differ, so what goes in and comes out is a
+    tuple (see `bundles`).
 
-        %p, %n = "pcp.outer"(%anchor, %local, %m)
-            {axes = ["workers"], count = 1, every = 10, kind = "nesterov", mesh = @w}
-            : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>)
-            -> (tensor<4xf32>, tensor<4xf32>)
+        %r = "pcp.outer"(%t) {axes = ["workers"], count = 1, hyper = {lr = 0.7},
+            kind = "diloco", mesh = @w}
+            : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>>)
+            -> tuple<tensor<4xf32>, tensor<4xf32>>
     """
 
     inputs: Values
@@ -179,58 +181,39 @@ class Outer(Op, name="outer", traits=[Communicates]):
     axes: ir.ArrayAttr
     kind: ir.StringAttr
     count: ir.IntegerAttr
-    every: ir.IntegerAttr
     outputs: Results
     optional = kinds(hyper=ir.DictAttr, ordered=ir.UnitAttr)
 
     def check(self) -> None:
-        """Three groups of equal types in, two out."""
+        """The layout of operands and results that the kind asks for."""
         kind, known = text(self, "kind"), ", ".join(OUTER)
         require(kind in OUTER, f'kind is one of {known}, not "{kind}"')
         require(strings(self, "axes"), "needs at least one axis to communicate along")
-        every, count = integer(self, "every"), integer(self, "count")
-        require(every >= 1, f"happens every {every} steps; at least 1")
+        count, slots = integer(self, "count"), self._slots(kind)
         given = types_of(self.operands)
-        _check_layout(given, count, 3, 0, "anchors, local parameters and momenta")
-        anchors = given[:count]
-        _check_like(anchors, given[count : 2 * count], "local parameter")
-        _check_like(anchors, given[2 * count :], "momentum")
+        what = "anchors, local parameters, state and tokens"
+        _check_layout(given, count, 2 + slots, 1, what)
+        anchors, tokens = given[:count], given[-1]
+        require(
+            str(tokens) == "tensor<f32>", f"ends in tokens, a tensor<f32>, not {tokens}"
+        )
+        locals_, state = given[count : 2 * count], given[2 * count : -1]
+        require(locals_ == anchors, "has local parameters of the types of its anchors")
+        if slots:
+            _check_like(anchors, state, "state")
         results = types_of(self.results)
-        require(results == anchors * 2, "gives the types of its anchors twice")
+        require(
+            results == [*anchors, *state],
+            "gives the types of its anchors, then of its state",
+        )
 
-
-class Step(Op, name="step"):
-    """A whole training step: a gradient, then an optimizer, and the plan it follows.
-
-    `grad` gives values, then gradients; `optimizer` takes parameters, gradients and
-    state, and gives parameters and state. The function that `pcp-expand-training`
-    makes takes the inputs of `grad`, then the state, and gives the values, the new
-    parameters and the new state. With a mesh in the `plan` values and gradients are
-    means over its members first; zero, buckets and schedule are for the passes on
-    whole programs, and refused there. `wrt` are the arguments of `grad` that are its
-    parameters; `pcp-grad` says it for a gradient that it expands, and left out they
-    are those of the role "param".
-
-        "pcp.step"() {sym_name = "train_step", grad = @grad, optimizer = @apply,
-            plan = {mesh = @m}} : () -> ()
-    """
-
-    sym_name: ir.StringAttr
-    grad: ir.FlatSymbolRefAttr
-    optimizer: ir.FlatSymbolRefAttr
-    plan: ir.DictAttr
-    optional = kinds(wrt=ir.ArrayAttr)
-
-    def check(self) -> None:
-        """A plan of known keys; argument numbers, each once."""
-        if "wrt" in self.attributes:
-            _check_arguments(integers(self, "wrt"))
-        known = ("buckets", "mesh", "schedule", "zero")
-        for entry in ir.DictAttr(self.plan):
-            require(
-                entry.name in known,
-                f"has a plan with '{entry.name}' (keys: {', '.join(known)})",
-            )
+    def _slots(self, kind: str) -> int:
+        """How many tensors the state has for each parameter."""
+        hyper = (
+            ir.DictAttr(self.attributes["hyper"]) if "hyper" in self.attributes else {}
+        )
+        still = "momentum" in hyper and not as_number(hyper["momentum"], "momentum")
+        return int(kind == "diloco" and not still)
 
 
 def _check_arguments(wrt: list[int]) -> None:

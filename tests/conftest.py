@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,17 @@ def never_caged() -> Iterator[None]:
     """A cage holds for a process and for good: tests have others for that."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(cage, "enter", _no_cage)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """What killed processes wrote is there without; a power cut no test makes.
+
+    A full queue of writes held one call for longer than a run under test may take.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", os.fstat)  # a handle that is none stays an error
         yield
 
 

@@ -91,3 +91,15 @@ def test_what_others_left_goes(tmp_path: Path) -> None:
     kept = {path.name for path in tmp_path.glob("other*")}
     assert kept == {f"other{age}" for age in range(compile_cache.VERSIONS - 1)}
     assert len(list(tmp_path.iterdir())) == compile_cache.VERSIONS
+
+
+def test_what_jax_keeps_is_found_where_the_folder_is_copied_to() -> None:
+    """No option that is part of a program's key holds the folder's name."""
+    config = pytest.importorskip("jax._src.config")
+    options = pytest.importorskip("jax._src.compiler").get_compile_options
+    made = []
+    for folder in ("/here", "/there"):
+        with config.compilation_cache_dir(folder):
+            made.append(options(num_replicas=1, num_partitions=1))
+    here, there = (one.SerializeAsString() for one in made)
+    assert here == there

@@ -27,7 +27,7 @@ from helpers.repository.block_runs import (
     shell_variables,
 )
 from helpers.repository.commands import check, commands
-from helpers.repository.installation import PROJECT
+from helpers.repository.installation import PROJECT, as_editable, bare
 from helpers.repository.markdown import all_blocks
 from helpers.repository.mlir_fragments import problem
 from helpers.repository.page_in_order import run_page
@@ -281,9 +281,23 @@ def test_a_page_works_from_top_to_bottom(file: str, folder: Path) -> None:
     works_in_order(page(file), folder)
 
 
+INSTALL = re.compile(r"`pip install '\.\[([\w,]+)\]'([ \w-]*)`")
+
+
 def works_in_order(blocks: list[Block], folder: Path) -> None:
-    """All of them run, and print what stands below them."""
-    ran = dict(run_page(blocks, folder, shell_variables(), LIMIT_S))
+    """All of them run, and print what stands below them.
+
+    Those of a tutorial with the packages that it says, and no others.
+    """
+    python, variables = Path(sys.executable), shell_variables()
+    file = blocks[0].file
+    if "/tutorials/" in file:
+        said = INSTALL.search((ROOT / file).read_text())
+        assert said is not None, f"{file} does not say what to install"
+        extras, others = said[1].split(","), said[2].split()
+        made = as_editable(bare(folder / "installed", extras, others))
+        python, variables = made.python, made.environment()
+    ran = dict(run_page(blocks, folder, variables, LIMIT_S, python))
     output = ""
     for block in blocks:
         if block in ran:

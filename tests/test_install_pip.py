@@ -24,7 +24,7 @@ DATA = {str(file.relative_to(ROOT)) for each in BESIDE for file in ROOT.glob(eac
 COMPILED = "pcp/runtime/transport/_mover.abi3.so"
 """What a C compiler makes when pcp is installed; without one it is not there."""
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # pip and the network
 
 PIP_S = 900
 LISTED = """\
@@ -152,7 +152,6 @@ def bounds(extras: Sequence[str], oldest: bool) -> list[str]:
     return [f"{one[1]}=={one[2]}.*" for one in found if one] if oldest else []
 
 
-@pytest.mark.timeout(1800)  # pip and the network
 @pytest.mark.parametrize("oldest", [True, False], ids=["oldest", "newest"])
 def test_both_ends_of_what_may_be_beside_it(
     clone: Path, builder: Installation, tmp_path: Path, oldest: bool

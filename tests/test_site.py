@@ -45,6 +45,11 @@ QUESTIONS = (
     ("which metrics does Prometheus get", "reference/metrics.md", "`pcp_loss`"),
     ("does it run on CUDA", "limits.md", "CUDA"),
     ("how do I use Slurm or Kubernetes", "training.md", "--on slurm"),
+    ("what must a worker install", "tutorials/two-machines.md", "'.[secure]'"),
+    ("how do I see my runs in a browser", "training.md", "`pcp ui` shows the runs"),
+    ("how do I end a run without a terminal", "training.md", "pcp control cancel"),
+    ("how do I get my weights back", "tutorials/pytorch.md", "load_state_dict"),
+    ("how do I free the disk", "reference/commands.md", "## pcp clean"),
     ("how is a claim checked", "evidence.md", "| claim | command |"),
 )  # fmt: skip
 

@@ -10,8 +10,10 @@ spelling works too, by translation:
     pcp --supervise -- --worker ...     is   pcp supervise -- worker ...
 """
 
+import gc
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 
 from pcp.errors import UsageError, nearest
 from pcp.tools.support.command import run
@@ -125,7 +127,18 @@ def _main(argv: Sequence[str]) -> int:
     name, *rest = arguments
     if name not in COMMANDS:
         raise UsageError(unknown(name))
-    return import_module(COMMANDS[name][0]).main(rest) or 0
+    return _imported(COMMANDS[name][0]).main(rest) or 0
+
+
+def _imported(name: str) -> ModuleType:
+    """A module with what it imports; nothing of that is garbage, so none is sought."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def usage() -> str:

@@ -203,10 +203,10 @@ def vjp(
         return function
 
 
-def declared(module: ir.Module, name: str = "pcp.grad") -> list[ir.Operation]:
-    """The module's ops of that name, in order."""
+def declared(module: ir.Module) -> list[ir.Operation]:
+    """The module's gradients that are declared, in order."""
     ops = [view.operation for view in module.body.operations]
-    return [op for op in ops if op.name == name]
+    return [op for op in ops if op.name == "pcp.grad"]
 
 
 def has_value(op: ir.Operation) -> bool:
@@ -216,10 +216,7 @@ def has_value(op: ir.Operation) -> bool:
 
 
 def expand(module: ir.Module, op: ir.Operation) -> None:
-    """Put the gradient function that a `pcp.grad` declares in its place.
-
-    A `pcp.step` that names it is told which arguments are the parameters.
-    """
+    """Put the gradient function that a `pcp.grad` declares in its place."""
     name, fn = text(op, "sym_name"), symbol(op, "fn")
     known = functions.functions(module)
     if fn not in known:
@@ -230,11 +227,6 @@ def expand(module: ir.Module, op: ir.Operation) -> None:
         value = has_value(op)
         op.erase()
         grad(module, fn, wrt, name, value=value)
-        for step in declared(module, "pcp.step"):
-            if symbol(step, "grad") == name:
-                i64 = ir.IntegerType.get_signless(64)
-                numbers = [ir.IntegerAttr.get(i64, position) for position in wrt]
-                step.attributes["wrt"] = ir.ArrayAttr.get(numbers)
 
 
 def grad(

@@ -5,8 +5,6 @@
 
 // CHECK: "pcp.grad"() {fn = @loss, has_value = true, sym_name = "loss_grad", wrt = [0]} : () -> ()
 "pcp.grad"() {sym_name = "loss_grad", fn = @loss, has_value = true, wrt = [0]} : () -> ()
-// CHECK: "pcp.step"() {grad = @loss_grad, optimizer = @apply, plan = {buckets = 4096 : i64, mesh = @m}, sym_name = "step"} : () -> ()
-"pcp.step"() {sym_name = "step", grad = @loss_grad, optimizer = @apply, plan = {mesh = @m, buckets = 4096}} : () -> ()
 
 // CHECK-LABEL: func.func @apply
 func.func @apply(%t: tuple<tensor<4xf32>, tensor<4xbf16>, tensor<4xf32>, tensor<4xf32>, tensor<i32>>) -> tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<i32>> {
@@ -16,10 +14,18 @@ func.func @apply(%t: tuple<tensor<4xf32>, tensor<4xbf16>, tensor<4xf32>, tensor<
 }
 
 // CHECK-LABEL: func.func @outer
-func.func @outer(%anchor: tensor<4xf32>, %local: tensor<4xf32>, %m: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
-  // CHECK: "pcp.outer"(%arg0, %arg1, %arg2) {axes = ["workers"], count = 1 : i64, every = 10 : i64, kind = "nesterov", mesh = @w}
-  %0:2 = "pcp.outer"(%anchor, %local, %m) {axes = ["workers"], count = 1, every = 10, kind = "nesterov", mesh = @w} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
-  return %0#0, %0#1 : tensor<4xf32>, tensor<4xf32>
+func.func @outer(%t: tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>>) -> tuple<tensor<4xf32>, tensor<4xf32>> {
+  // CHECK: "pcp.outer"(%arg0) {axes = ["workers"], count = 1 : i64, hyper = {lr = 5.000000e-01 : f64}, kind = "diloco", mesh = @w}
+  %0 = "pcp.outer"(%t) {axes = ["workers"], count = 1, hyper = {lr = 0.5}, kind = "diloco", mesh = @w} : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>>) -> tuple<tensor<4xf32>, tensor<4xf32>>
+  return %0 : tuple<tensor<4xf32>, tensor<4xf32>>
+}
+
+// Of one type, as a scalar's are, values stand alone; without momentum there is no state.
+// CHECK-LABEL: func.func @scalar
+func.func @scalar(%anchor: tensor<f32>, %local: tensor<f32>, %tokens: tensor<f32>) -> tensor<f32> {
+  // CHECK: "pcp.outer"(%arg0, %arg1, %arg2) {axes = ["workers"], count = 1 : i64, hyper = {momentum = 0 : i64}, kind = "diloco", mesh = @w}
+  %0 = "pcp.outer"(%anchor, %local, %tokens) {axes = ["workers"], count = 1, hyper = {momentum = 0}, kind = "diloco", mesh = @w} : (tensor<f32>, tensor<f32>, tensor<f32>) -> tensor<f32>
+  return %0 : tensor<f32>
 }
 
 // CHECK-LABEL: func.func @accumulate

@@ -126,56 +126,83 @@ func.func @f(%x: tuple<tensor<4xf32>, tensor<4xf32>, tensor<i32>>) {
 
 // -----
 
-func.func @f(%x0: tensor<4xf32>, %x1: tensor<4xf32>, %x2: tensor<4xf32>) {
-  // expected-error@below {{happens every 0 steps; at least 1}}
-  %0:2 = "pcp.outer"(%x0, %x1, %x2) {axes = ["workers"], count = 1, every = 0, kind = "nesterov", mesh = @w} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+func.func @f(%t: tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<i32>>) {
+  // expected-error@below {{ends in tokens, a tensor<f32>, not tensor<i32>}}
+  %0 = "pcp.outer"(%t) {axes = ["workers"], count = 1, kind = "diloco", mesh = @w} : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<i32>>) -> tuple<tensor<4xf32>, tensor<4xf32>>
   return
 }
 
 // -----
 
-func.func @f(%x0: tensor<4xf32>, %x1: tensor<4xf32>, %x2: tensor<4xf32>) {
-  // expected-error@below {{kind is one of average, nesterov, not "adam"}}
-  %0:2 = "pcp.outer"(%x0, %x1, %x2) {axes = ["workers"], count = 1, every = 1, kind = "adam", mesh = @w} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+func.func @f(%t: tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>>) {
+  // expected-error@below {{kind is one of average, diloco, not "adam"}}
+  %0 = "pcp.outer"(%t) {axes = ["workers"], count = 1, kind = "adam", mesh = @w} : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>>) -> tuple<tensor<4xf32>, tensor<4xf32>>
   return
 }
 
 // -----
 
-func.func @f(%x0: tensor<4xf32>, %x1: tensor<4xf32>, %x2: tensor<4xf32>) {
+func.func @f(%t: tuple<tensor<4xf32>, tensor<4xf32>, tensor<f32>>) {
   // expected-error@below {{needs at least one axis to communicate along}}
-  %0:2 = "pcp.outer"(%x0, %x1, %x2) {axes = [], count = 1, every = 1, kind = "average", mesh = @w} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+  %0 = "pcp.outer"(%t) {axes = [], count = 1, kind = "average", mesh = @w} : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<f32>>) -> tensor<4xf32>
   return
 }
 
 // -----
 
-func.func @f(%x0: tensor<4xf32>, %x1: tensor<4xf32>, %x2: tensor<4xf32>, %x3: tensor<4xf32>) {
-  // expected-error@below {{takes anchors, local parameters and momenta: 3 operands for 1 parameters, not 4}}
-  %0:2 = "pcp.outer"(%x0, %x1, %x2, %x3) {axes = ["workers"], count = 1, every = 10, kind = "nesterov", mesh = @w} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+func.func @f(%t: tuple<tensor<4xf32>, tensor<4xf32>, tensor<f32>>) {
+  // expected-error@below {{takes anchors, local parameters, state and tokens: 4 operands for 1 parameters, not 3}}
+  %0 = "pcp.outer"(%t) {axes = ["workers"], count = 1, kind = "diloco", mesh = @w} : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<f32>>) -> tensor<4xf32>
   return
 }
 
 // -----
 
-func.func @f(%x0: tensor<4xf32>, %x1: tensor<4xf32>, %x2: tensor<4xf32>) {
-  // expected-error@below {{gives the types of its anchors twice}}
-  %0:3 = "pcp.outer"(%x0, %x1, %x2) {axes = ["workers"], count = 1, every = 10, kind = "nesterov", mesh = @w} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>)
+func.func @f(%t: tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>>) {
+  // expected-error@below {{takes anchors, local parameters, state and tokens: 3 operands for 1 parameters, not 4}}
+  %0 = "pcp.outer"(%t) {axes = ["workers"], count = 1, kind = "average", mesh = @w} : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>>) -> tuple<tensor<4xf32>, tensor<4xf32>>
   return
 }
 
 // -----
 
-func.func @f(%x0: tensor<4xf32>, %x1: tensor<4xf32>, %x2: tensor<4xf32>) {
+func.func @f(%t: tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>>) {
+  // expected-error@below {{takes anchors, local parameters, state and tokens: 3 operands for 1 parameters, not 4}}
+  %0 = "pcp.outer"(%t) {axes = ["workers"], count = 1, hyper = {momentum = 0.0}, kind = "diloco", mesh = @w} : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>>) -> tuple<tensor<4xf32>, tensor<4xf32>>
+  return
+}
+
+// -----
+
+func.func @f(%t: tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>>) {
+  // expected-error@below {{gives the types of its anchors, then of its state}}
+  %0 = "pcp.outer"(%t) {axes = ["workers"], count = 1, kind = "diloco", mesh = @w} : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>>) -> tensor<4xf32>
+  return
+}
+
+// -----
+
+func.func @f(%t: tuple<tensor<4xf32>, tensor<4xbf16>, tensor<f32>>) {
+  // expected-error@below {{has local parameters of the types of its anchors}}
+  %0 = "pcp.outer"(%t) {axes = ["workers"], count = 1, kind = "average", mesh = @w} : (tuple<tensor<4xf32>, tensor<4xbf16>, tensor<f32>>) -> tensor<4xf32>
+  return
+}
+
+// -----
+
+func.func @f(%t: tuple<tensor<4xf32>, tensor<4xf32>, tensor<5xf32>, tensor<f32>>) {
+  // expected-error@below {{has a state of tensor<5xf32> for parameter 0 of tensor<4xf32>}}
+  %0 = "pcp.outer"(%t) {axes = ["workers"], count = 1, kind = "diloco", mesh = @w} : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<5xf32>, tensor<f32>>) -> tuple<tensor<4xf32>, tensor<4xf32>>
+  return
+}
+
+// -----
+
+func.func @f(%t: tuple<tensor<4xf32>, tensor<4xf32>, tensor<f32>>) {
   // expected-error@below {{has count 0; there is at least one parameter}}
-  %0:2 = "pcp.outer"(%x0, %x1, %x2) {axes = ["workers"], count = 0, every = 1, kind = "average", mesh = @w} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+  %0 = "pcp.outer"(%t) {axes = ["workers"], count = 0, kind = "average", mesh = @w} : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<f32>>) -> tensor<4xf32>
   return
 }
-
-// -----
-
-// expected-error@below {{has a plan with 'speed' (keys: buckets, mesh, schedule, zero)}}
-"pcp.step"() {grad = @g, optimizer = @o, plan = {speed = 1}, sym_name = "s"} : () -> ()
 
 // -----
 
@@ -195,8 +222,3 @@ func.func @f(%x: tuple<tensor<4xf32>, f32, tensor<i32>>) {
   %0 = "pcp.optimizer"(%x) {count = 1, hyper = {}, kind = "sgd"} : (tuple<tensor<4xf32>, f32, tensor<i32>>) -> tuple<tensor<4xf32>, tensor<i32>>
   return
 }
-
-// -----
-
-// expected-error@below {{wrt has -1; arguments count from 0}}
-"pcp.step"() {grad = @g, optimizer = @a, plan = {}, sym_name = "s", wrt = [-1]} : () -> ()

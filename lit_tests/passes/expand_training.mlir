@@ -2,6 +2,7 @@
 // RUN: pcp-opt %s --pcp-expand-training='optimizer=sgd{lr=0.1} algorithm=none' --cse --canonicalize | filecheck %s --check-prefix=SGD
 // RUN: pcp-opt %s --pcp-expand-training='optimizer=nesterov algorithm=ddp' | filecheck %s --check-prefix=DDP
 // RUN: pcp-opt %s --pcp-expand-training=algorithm=average | filecheck %s --check-prefix=AVERAGE
+// RUN: pcp-opt %s --pcp-expand-training='algorithm=diloco{lr=0.5} expand=false' | filecheck %s --check-prefix=KEPT
 
 // CHECK: module attributes {pcp.algorithm = "diloco{lr=0.5}", pcp.optimizer = "adamw{lr=0.01,clip_norm=1.0}"}
 // CHECK: "pcp.mesh"() {axes = [#pcp.axis<"workers", -1 : i64>], devices = [], sym_name = "workers_mesh"}
@@ -29,6 +30,12 @@
 // CHECK: "pcp.all_reduce"(%arg3) {axes = ["workers"], kind = "sum", mesh = @workers_mesh} : (tensor<f32>) -> tensor<f32>
 // CHECK: "pcp.all_reduce"{{.*}} (tensor<4xf32>) -> tensor<4xf32>
 // CHECK-NOT: pcp.all_reduce
+
+// KEPT: func.func @apply
+// KEPT: "pcp.optimizer"{{.*}}kind = "adamw"
+// KEPT: func.func @outer_step
+// KEPT: "pcp.outer"({{.*}}axes = ["workers"], count = 1 : i64, hyper = {lr = 5.000000e-01 : f64}, kind = "diloco", mesh = @workers_mesh}
+// KEPT-NOT: pcp.all_reduce
 
 // SGD-NOT: pcp.mesh
 // SGD: func.func @apply(%[[W:.*]]: tensor<4xf32> {{.*}}, %[[G:.*]]: tensor<4xf32> {{.*}}, %[[STEP:.*]]: tensor<i32>

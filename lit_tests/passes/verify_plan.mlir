@@ -13,7 +13,6 @@
 "pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [@d0, @d1], sym_name = "m"} : () -> ()
 "pcp.mesh"() {axes = [#pcp.axis<"workers", -1>], devices = [], sym_name = "w"} : () -> ()
 "pcp.grad"() {fn = @loss, sym_name = "loss_grad", wrt = [0]} : () -> ()
-"pcp.step"() {grad = @loss_grad, optimizer = @main, plan = {mesh = @m}, sym_name = "step"} : () -> ()
 func.func @loss(%w: tensor<f32>) -> tensor<f32> {
   return %w : tensor<f32>
 }

@@ -68,11 +68,6 @@ func.func private @main(tensor<2xf32>) -> tensor<f32>
 
 // -----
 
-// expected-error@below {{names @grad, and there is no func.func or pcp.grad of that name}}
-"pcp.step"() {grad = @grad, optimizer = @apply, plan = {}, sym_name = "s"} : () -> ()
-
-// -----
-
 func.func @f(%x: !pcp.on<tensor<4xf32>, @d0>) {
   // expected-error@below {{names @d0, and there is no pcp.device or builtin.module or pcp.mesh}}
   %0 = "pcp.task"(%x) ({

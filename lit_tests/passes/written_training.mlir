@@ -25,20 +25,25 @@ func.func @update(%w: tensor<4xf32>, %g: tensor<4xf32>, %step: tensor<i32>) -> (
 // CHECK-LABEL: func.func @outer(
 // CHECK-NOT: pcp.outer
 // CHECK: stablehlo.subtract %arg0, %arg1 : tensor<4xf32>
+// CHECK: "pcp.all_reduce"(%arg3) {{.*}}axes = ["dp"], kind = "sum", mesh = @m, ordered}
 // CHECK: "pcp.all_reduce"{{.*}} {axes = ["dp"], kind = "sum", mesh = @m, ordered}
 // CHECK: dense<0.899{{9+}}
 // CHECK: dense<5.000000e-01>
 "pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
-func.func @outer(%anchor: tensor<4xf32>, %local: tensor<4xf32>, %m: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
-  %0:2 = "pcp.outer"(%anchor, %local, %m) {axes = ["dp"], count = 1, every = 10, hyper = {lr = 0.5}, kind = "nesterov", mesh = @m, ordered} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
-  return %0#0, %0#1 : tensor<4xf32>, tensor<4xf32>
+func.func @outer(%anchor: tensor<4xf32>, %local: tensor<4xf32>, %m: tensor<4xf32>, %tokens: tensor<f32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %t = builtin.unrealized_conversion_cast %anchor, %local, %m, %tokens : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32> to tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>>
+  %r = "pcp.outer"(%t) {axes = ["dp"], count = 1, hyper = {lr = 0.5}, kind = "diloco", mesh = @m, ordered} : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>>) -> tuple<tensor<4xf32>, tensor<4xf32>>
+  %n:2 = builtin.unrealized_conversion_cast %r : tuple<tensor<4xf32>, tensor<4xf32>> to tensor<4xf32>, tensor<4xf32>
+  return %n#0, %n#1 : tensor<4xf32>, tensor<4xf32>
 }
 
-// The momenta of an average are what they were.
+// An average has no state.
 // CHECK-LABEL: func.func @average(
+// CHECK: "pcp.all_reduce"(%arg2)
 // CHECK: "pcp.all_reduce"
-// CHECK: return %{{.+}}, %arg2
-func.func @average(%anchor: tensor<4xf32>, %local: tensor<4xf32>, %m: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
-  %0:2 = "pcp.outer"(%anchor, %local, %m) {axes = ["dp"], count = 1, every = 1, kind = "average", mesh = @m} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
-  return %0#0, %0#1 : tensor<4xf32>, tensor<4xf32>
+// CHECK: return
+func.func @average(%anchor: tensor<4xf32>, %local: tensor<4xf32>, %tokens: tensor<f32>) -> tensor<4xf32> {
+  %t = builtin.unrealized_conversion_cast %anchor, %local, %tokens : tensor<4xf32>, tensor<4xf32>, tensor<f32> to tuple<tensor<4xf32>, tensor<4xf32>, tensor<f32>>
+  %0 = "pcp.outer"(%t) {axes = ["dp"], count = 1, kind = "average", mesh = @m} : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<f32>>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
 }

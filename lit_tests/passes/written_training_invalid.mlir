@@ -32,16 +32,16 @@ func.func @f(%t: tuple<tensor<4xf32>, tensor<4xf64>, tensor<i32>>) {
 
 // -----
 
-func.func @f(%x: tensor<4xf32>) {
-  // expected-error@below {{pcp.outer: nesterov: unknown key 'beta1'}}
-  %0:2 = "pcp.outer"(%x, %x, %x) {axes = ["dp"], count = 1, every = 1, hyper = {beta1 = 0.5}, kind = "nesterov", mesh = @m} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+func.func @f(%t: tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>>) {
+  // expected-error@below {{pcp.outer: diloco: unknown key 'beta1'}}
+  %r = "pcp.outer"(%t) {axes = ["dp"], count = 1, hyper = {beta1 = 0.5}, kind = "diloco", mesh = @m} : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>>) -> tuple<tensor<4xf32>, tensor<4xf32>>
   return
 }
 
 // -----
 
-func.func @f(%x: tensor<4xf32>) {
-  // expected-error@below {{pcp.outer: hyper has nesterov = false, and the kind is nesterov; leave it out}}
-  %0:2 = "pcp.outer"(%x, %x, %x) {axes = ["dp"], count = 1, every = 1, hyper = {nesterov = false}, kind = "nesterov", mesh = @m} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+func.func @f(%t: tuple<tensor<4xbf16>, tensor<4xbf16>, tensor<4xbf16>, tensor<f32>>) {
+  // expected-error@below {{pcp.outer: has a state of tensor<4xbf16>, and the rule keeps tensor<4xf32>}}
+  %r = "pcp.outer"(%t) {axes = ["dp"], count = 1, kind = "diloco", mesh = @m} : (tuple<tensor<4xbf16>, tensor<4xbf16>, tensor<4xbf16>, tensor<f32>>) -> tuple<tensor<4xbf16>, tensor<4xbf16>>
   return
 }

@@ -7,10 +7,10 @@ cuts them over a mesh, and no derivative unless an extension brings one.
 
 from pcp.dialect import loading
 from pcp.dialect.bindings import ir
+from pcp.dialect.context import UPSTREAM
 from pcp.passes.core.rewriting import operations, refuse
 
 KNOWN = ("builtin", "func", "stablehlo", "chlo", "pcp")
-UPSTREAM = ("arith", "linalg", "math", "tensor")
 
 _WORDS = f"{', '.join(UPSTREAM[:-1])} and {UPSTREAM[-1]}"
 

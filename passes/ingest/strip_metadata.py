@@ -18,7 +18,6 @@ EXPANDED_BY = {
     "pcp.microbatch": "pcp-accumulate",
     "pcp.optimizer": "pcp-expand-training",
     "pcp.outer": "pcp-expand-training",
-    "pcp.step": "pcp-expand-training",
 }
 """Training ops, and the pass that expands each."""
 

@@ -151,11 +151,11 @@ def _map(op: ir.Operation) -> Values:
     return inline(op.regions[0].blocks[0], list(op.operands))
 
 
-def _first(one: Rule, other: Rule) -> Rule:
-    """The one rule or, where it leaves the op, the other."""
+def _first(*rules: Rule) -> Rule:
+    """The first rule that does not leave the op."""
 
     def rule(op: ir.Operation) -> Values | None:
-        return one(op) or other(op)
+        return next(filter(None, (each(op) for each in rules)), None)
 
     return rule
 
@@ -217,21 +217,23 @@ RULES: Rules = {
 
 # For what the others make, too.
 LAST: Rules = {
-    "stablehlo.case": loops.own_branches,
+    "stablehlo.case": _first(loops.own_branches, loops.own_handed_on),
     "stablehlo.constant": complex_.constant,
     "stablehlo.convert": narrow.convert,
     "stablehlo.convolution": narrow.convolution,
     "stablehlo.dot": narrow.contraction,
     "stablehlo.dot_general": narrow.contraction,
     "stablehlo.dynamic_update_slice": loops.own_updated,
-    "stablehlo.if": loops.own_branches,
+    "stablehlo.if": _first(loops.own_branches, loops.own_handed_on),
     "stablehlo.imag": complex_.imag,
     "stablehlo.real": complex_.real,
     "stablehlo.reduce": narrow.reduction,
     "stablehlo.reduce_window": narrow.reduction,
     "stablehlo.scatter": loops.own_updated,
     "stablehlo.sort": loops.own_updated,
-    "stablehlo.while": _first(loops.own_carries, loops.read_carries),
+    "stablehlo.while": _first(
+        loops.own_carries, loops.own_handed_on, loops.read_carries
+    ),
 }
 
 # Constants that copies for loops bring in.

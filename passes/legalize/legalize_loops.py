@@ -8,7 +8,8 @@ cotangent comes from the step behind it. So every value that is carried is read.
 What a loop or a branch gives, IREE takes for new memory, and gives it back after the
 last read. Where a loop runs no round, or a branch hands on what it found, that memory
 is somebody else's: an argument that the caller keeps, or a value that is read later.
-So what may come out as it went in goes in as a copy.
+So what may come out as it went in goes in as a copy. What comes out twice is two
+tensors to IREE, too, and it writes over one of them: the second is a copy.
 
 What follows from positions alone IREE makes again in each submission that reads it. The
 body of a loop is a submission of its own, and where it reads positions that ops around
@@ -64,12 +65,42 @@ def own_branches(op: ir.Operation) -> None:
                     end.operands[i] = _copy(value)
 
 
+def own_handed_on(op: ir.Operation) -> None:
+    """Copy what a round, or a branch, gives twice: IREE may write over one of them."""
+    for end in _ends(op):
+        taken: set[Value] = set()
+        for i, value in enumerate(list(end.operands)):
+            if not _is_seen(op, i):
+                continue
+            behind = _behind_views(value)
+            if behind in taken and hlo.shape_of(value):
+                with before(end):
+                    end.operands[i] = _copy(value)
+            taken.add(behind)
+
+
+def _is_seen(op: ir.Operation, place: int) -> bool:
+    """Whether anything reads what a loop or a branch gives there."""
+    seen = [op.results[place]]
+    if op.name == "stablehlo.while":
+        seen += [region.blocks[0].arguments[place] for region in op.regions]
+    return any(True for value in seen for _ in value.uses)
+
+
+def _behind_views(value: Value) -> Value:
+    """What a value is another look at."""
+    made = defining(value)
+    if made is None or made.name not in _VIEWS:
+        return value
+    return _behind_views(made.operands[ir.OpResult(value).result_number])
+
+
 def own_updated(op: ir.Operation) -> None:
     """Copy what an op writes over where others read it, in another submission.
 
     In one submission ops keep the program's order. A loop, a branch and an exchange
     end it; what stands behind waits for what it reads, but not for other readers of
-    what it writes over.
+    what it writes over. Those may stand in the loop or branch that made it.
     """
     inputs = len(op.results)
     for i, value in enumerate(list(op.operands)[:inputs]):
@@ -182,10 +213,19 @@ def _is_read_elsewhere(value: Value) -> bool:
     """Whether the memory of a value has another reader, seen through views."""
     while sum(1 for _ in value.uses) == 1:
         made = defining(value)
+        if made is not None and made.name in CONTROL_FLOW:
+            place = ir.OpResult(value).result_number
+            return any(_is_read_elsewhere(end.operands[place]) for end in _ends(made))
         if made is None or made.name not in _VIEWS:
             return False
-        value = made.operands[0]
+        value = made.operands[ir.OpResult(value).result_number]
     return not _is_constant(value)
+
+
+def _ends(op: ir.Operation) -> list[ir.Operation]:
+    """What a loop's body or the branches return."""
+    bodies = op.regions if op.name != "stablehlo.while" else [op.regions[1]]
+    return [[*region.blocks[0].operations][-1].operation for region in bodies]
 
 
 _VIEWS = (

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pcp.dialect.bindings import ir
+from pcp.dialect.roles import LIKE_PARAMETERS, OF_PARAMETERS, parameter_of
 from pcp.passes.analysis.cost import size_bytes
 from pcp.passes.core.functions import (
     NAME,
@@ -58,17 +59,12 @@ def _home(
     """Where a tensor belongs: a parameter wherever it is read, what goes with it
     (its gradient, its state `m.w`) on the lowest of these stages."""
     name, role = string(said, NAME) or "", string(said, ROLE)
-    if role in STATES:
-        name = name.partition(".")[2]
-    found = homes.get(name, list(everywhere)) if role in BELONGS else list(everywhere)
-    if role in ("grad", *STATES) and name in homes:
-        return [min(found)]
-    return list(found)
-
-
-STATES = ("state", "outer", "private")
-"""Roles of what is called after its parameter: `m.w` of `w`."""
-BELONGS = ("param", "grad", "anchor", *STATES)
+    if role in OF_PARAMETERS:
+        name = parameter_of(name)
+    if role not in LIKE_PARAMETERS or name not in homes:
+        return list(everywhere)
+    found = homes[name]
+    return [min(found)] if role in ("grad", *OF_PARAMETERS) else list(found)
 
 
 #: What the devices of each stage that reads it exchange among themselves.

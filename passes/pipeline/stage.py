@@ -5,7 +5,7 @@ from math import inf
 
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
-from pcp.dialect.roles import MODEL_STATE
+from pcp.dialect.roles import MODEL_STATE, parameter_of
 from pcp.errors import PassError, nearest
 from pcp.mesh import Mesh
 from pcp.passes.analysis.cluster import rate_of
@@ -179,7 +179,7 @@ def _state_bytes(module: ir.Module, mesh: Mesh) -> dict[str, float]:
                 sizes[name] = size_bytes(argument) / mesh.count(axes)
     total: dict[str, float] = {}
     for name, size in sizes.items():
-        parameter = name.partition(".")[2]
+        parameter = parameter_of(name)
         total[parameter] = total.get(parameter, 0.0) + size
     return total
 

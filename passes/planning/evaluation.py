@@ -5,6 +5,7 @@ from typing import Any
 
 from pcp.dialect.attributes import Split
 from pcp.dialect.bindings import ir
+from pcp.dialect.roles import LIKE_PARAMETERS, OF_PARAMETERS, parameter_of
 from pcp.errors import PassError
 from pcp.layout import Layout
 from pcp.mesh import Mesh
@@ -49,9 +50,6 @@ MESH, BATCH = "mesh", "dp"
 
 #: What runs in a step, by mode; the others are not judged.
 STEPS = {"train": ("grad", "apply"), "grad": ("grad",), "forward": ()}
-
-#: Roles of what is kept for a parameter, under its name behind a dot.
-OF_PARAMETERS = ("state", "outer", "private")
 
 #: What runs between an island's rounds: it takes memory, and of a step no time.
 BETWEEN = "outer_step"
@@ -146,8 +144,8 @@ def _layout(
     if role == "data":
         return Layout((batch, *whole.dims[1:])) if shape else whole
     if role in OF_PARAMETERS:
-        name = name if name in cut else name.partition(".")[2]
-    elif role not in ("param", "anchor", "grad"):
+        name = name if name in cut else parameter_of(name)
+    elif role not in LIKE_PARAMETERS:
         return whole if role == "loss" else None
     if name not in cut or cut[name] >= len(shape):
         return whole

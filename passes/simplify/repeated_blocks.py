@@ -6,8 +6,9 @@ outside. What comes from outside may differ: the parameters of a layer do.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from pcp.dialect.bindings import ir
 from pcp.passes.core.rewriting import captures
@@ -76,17 +77,60 @@ def signature(op: ir.Operation, known: dict[Value, str] | None = None) -> str:
     return "|".join(parts)
 
 
+@dataclass
+class Reads:
+    """Ops as numbers, so that a search through them asks MLIR once.
+
+    slots: the values that each op reads, by number. values, places: what such a number
+    is, and which op makes it (None: none of these). last: the last op that reads a
+    value, infinite where something behind all of them does. made: by place, the number
+    of the value. results: by op, how many it makes.
+    """
+
+    slots: list[list[int]]
+    values: list[Value]
+    places: list[Place | None]
+    last: list[float]
+    made: dict[Place, int]
+    results: list[int]
+
+    @classmethod
+    def of(cls, ops: Sequence[ir.Operation]) -> "Reads":
+        """Of the ops of a block, but its terminator."""
+        numbers: dict[Value, int] = {}
+        made = {
+            (i, r): numbers.setdefault(v, len(numbers))
+            for i, op in enumerate(ops)
+            for r, v in enumerate(op.results)
+        }
+        slots = [
+            [numbers.setdefault(v, len(numbers)) for v in operands(op)] for op in ops
+        ]
+        places = [*made, *(None for _ in range(len(numbers) - len(made)))]
+        last: list[float] = [-1] * len(numbers)
+        for i, read in enumerate(slots):
+            for value in read:
+                last[value] = i
+        if ops:
+            *_, end = ops[0].block.operations
+            for v in end.operands:
+                if v in numbers:
+                    last[numbers[v]] = inf
+        return cls(
+            slots, [*numbers], places, last, made, [len(op.results) for op in ops]
+        )
+
+
 def find(ops: Sequence[ir.Operation], least: int) -> Blocks | None:
     """The blocks that most ops are in; at least `least` of them."""
-    numbers = signatures(ops)
+    numbers, reads = signatures(ops), Reads.of(ops)
     best: Blocks | None = None
     for length in _periods(numbers):
         for first, run in _runs(numbers, length):
-            if run // length + 1 < least or (best and run + length <= best.ops):
+            more = best.ops if best else 0
+            if run // length + 1 < least or run + length <= more:
                 continue
-            found = _aligned(ops, first, run, length, least)
-            if found is not None and (best is None or found.ops > best.ops):
-                best = found
+            best = _aligned(reads, first, run, length, least, more) or best
     return best
 
 
@@ -116,46 +160,68 @@ def _runs(numbers: Sequence[int], length: int) -> Iterator[tuple[int, int]]:
 
 
 def _aligned(
-    ops: Sequence[ir.Operation], first: int, run: int, length: int, least: int
+    reads: Reads, first: int, run: int, length: int, least: int, more: int
 ) -> Blocks | None:
-    """Blocks of the run that begin where fewest values cross from one to the next."""
-    places = {v: (i, r) for i, op in enumerate(ops) for r, v in enumerate(op.results)}
-    slots = [operands(op) for op in ops]
-    best: Blocks | None = None
+    """Blocks of the run that begin where fewest values cross from one to the next.
+
+    They are of more than so many ops. Where they may begin is tried in the order of
+    what can come of it at best.
+    """
+    tried = []
     for shift in range(min(length, run)):
         count = (run - shift) // length + 1
         for skipped in (0, 1):  # the first block may differ in what feeds it
-            if count - skipped < least:
-                continue
-            start = first + shift + skipped * length
-            blocks = Blocks(start, length, count - skipped)
-            if not _matches(blocks, slots, places) or not _closes(blocks, ops, places):
-                continue
-            if best is None or _rank(blocks) < _rank(best):
-                best = blocks
+            blocks = Blocks(first + shift + skipped * length, length, count - skipped)
+            if blocks.count >= least and blocks.ops > more:
+                tried.append(((-blocks.ops, _crossing(reads, blocks)), shift, blocks))
+    tried.sort(key=lambda each: each[:2])
+    best: tuple[tuple[int, int], int, Blocks] | None = None
+    for bound, shift, blocks in tried:
+        if best is not None and bound > best[0]:
             break
-    return best
+        if _closes(blocks, reads) and _matches(blocks, reads):
+            found = _rank(blocks), shift, blocks
+            if best is None or found[:2] < best[:2]:
+                best = found
+    return best[2] if best else None
+
+
+def _crossing(reads: Reads, blocks: Blocks) -> int:
+    """How many values go from the first block to the second, and out of the last."""
+    start, length = blocks.start, blocks.length
+    inside = range(start, start + length)
+    carried = {
+        value
+        for i in range(start + length, start + 2 * length)
+        for value in reads.slots[i]
+        if (place := reads.places[value]) is not None and place[0] in inside
+    }
+    end = start + blocks.ops
+    out = sum(
+        reads.last[reads.made[i, r]] >= end
+        for i in range(end - length, end)
+        for r in range(reads.results[i])
+    )
+    return len(carried) + out
 
 
 def _rank(blocks: Blocks) -> tuple[int, int]:
     return -blocks.ops, len(blocks.carries) + len(blocks.results)
 
 
-def _matches(
-    blocks: Blocks, slots: Sequence[Sequence[Value]], places: Mapping[Value, Place]
-) -> bool:
+def _matches(blocks: Blocks, reads: Reads) -> bool:
     """Whether all operands come from like places; notes which."""
     start, length = blocks.start, blocks.length
     for i in range(length):
-        per_block = [slots[start + k * length + i] for k in range(blocks.count)]
+        per_block = [reads.slots[start + k * length + i] for k in range(blocks.count)]
         if len({len(values) for values in per_block}) > 1:
             return False
         for j, values in enumerate(zip(*per_block, strict=True)):
             found = [
-                _origin(v, start + k * length, blocks, places)
+                _origin(reads.places[v], start + k * length, blocks)
                 for k, v in enumerate(values)
             ]
-            if not _note(blocks, (i, j), values, found):
+            if not _note(blocks, (i, j), [reads.values[v] for v in values], found):
                 return False
     return True
 
@@ -163,11 +229,8 @@ def _matches(
 Origin = tuple[str, Place | None]
 
 
-def _origin(
-    value: Value, begin: int, blocks: Blocks, places: Mapping[Value, Place]
-) -> Origin:
+def _origin(place: Place | None, begin: int, blocks: Blocks) -> Origin:
     """Whether a block that begins there has it, the one before, or what is outside."""
-    place = places.get(value)
     if place is None or place[0] < blocks.start:
         return "outside", None
     at = place[0] - begin
@@ -205,29 +268,16 @@ def _note(
     return True
 
 
-def _closes(
-    blocks: Blocks, ops: Sequence[ir.Operation], places: Mapping[Value, Place]
-) -> bool:
+def _closes(blocks: Blocks, reads: Reads) -> bool:
     """Whether only the last block feeds what follows; notes by which values."""
     end = blocks.start + blocks.ops
-    members = {op: i for i, op in enumerate(ops[blocks.start : end])}
-    for k in range(blocks.count):
-        for i in range(blocks.length):
-            op = ops[blocks.start + k * blocks.length + i]
-            for r, value in enumerate(op.results):
-                if all(_member(use.owner.operation, members) for use in value.uses):
-                    continue
-                if k != blocks.count - 1:
-                    return False
-                blocks.results.append(((i, r), value))
-    return True
-
-
-def _member(user: ir.Operation, members: Mapping[ir.Operation, int]) -> bool:
-    """Whether an op is in a block, or in a region of one that is."""
-    while user not in members:
-        parent = user.parent
-        if parent is None or parent.operation.name == "func.func":
-            return False
-        user = parent.operation
+    begin = end - blocks.length
+    for i in range(blocks.start, end):
+        for r in range(reads.results[i]):
+            value = reads.made[i, r]
+            if reads.last[value] < end:
+                continue
+            if i < begin:
+                return False
+            blocks.results.append(((i - begin, r), reads.values[value]))
     return True

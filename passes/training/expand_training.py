@@ -86,10 +86,10 @@ class ExpandTraining(Pass):
     result carries `pcp.name` and `pcp.role`; the module carries both specs as
     `pcp.optimizer` and `pcp.algorithm`.
 
-    Each `pcp.optimizer`, `pcp.outer` and `pcp.step` is expanded, unless `expand` is
-    false: the program's own, and the one that @apply is, if the optimizer is one of
-    the op's and has no groups. With `func=` (empty), or where the module has such ops
-    and no @main, no function is added.
+    Each `pcp.optimizer` and `pcp.outer` is expanded, unless `expand` is false: the
+    program's own, the one that @apply is, if the optimizer is one of the op's and has
+    no groups, and the one that @outer_step is, of `diloco` and `average`. With `func=`
+    (empty), or where the module has such ops and no @main, no function is added.
 
     Before, run as pcp-expand-training{optimizer=sgd{lr=0.1} algorithm=none}:
 
@@ -284,7 +284,8 @@ def add_outer(
     role = "replica" if own else "anchor"
     anchors = [Port(p.name, role, p.type) for p in training.params]
     inputs = [anchors, training.params, state.ports(), received, [_tokens()]]
-    add_outer_step(module, training, state, inputs, partial(rule.step, spec))
+    step = written.write_outer if written.can_write_outer(spec) else rule.step
+    add_outer_step(module, training, state, inputs, partial(step, spec))
 
 
 @dataclass(frozen=True)

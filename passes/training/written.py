@@ -1,13 +1,13 @@
 """Training as ops, expanded by the rules of the optimizers and outer algorithms.
 
 `pcp.optimizer` becomes the update that @apply has, `pcp.outer` the outer step of DiLoCo
-or of averaging with its collectives, `pcp.step` a function that calls two of its own.
-Hyperparameters are those of the rules' specs, by the same names.
+or of averaging with its collectives. Hyperparameters are those of the rules' specs, by
+the same names.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
 from pcp.dialect import hlo
 from pcp.dialect.base import integer, strings, symbol, text
@@ -17,15 +17,14 @@ from pcp.errors import ConfigError
 from pcp.passes.core import spec as specs
 from pcp.passes.core.functions import Port
 from pcp.passes.core.rewriting import before, operations, refuse
-from pcp.passes.training import step
 from pcp.passes.training.optimizers import apply
 from pcp.passes.training.optimizers.groups import Groups
-from pcp.passes.training.optimizers.numbers import math_type, widen
+from pcp.passes.training.optimizers.numbers import math_type
 from pcp.passes.training.optimizers.spec import SGD, AdamW, Nesterov
 from pcp.passes.training.outer import average, diloco
 from pcp.passes.training.outer.parts.group import Over
-from pcp.passes.training.outer.rule import OuterRound, OuterRule
-from pcp.passes.training.outer.spec import Average, Momentum
+from pcp.passes.training.outer.rule import OuterRound, OuterRule, Tensors
+from pcp.passes.training.outer.spec import Average, DiLoCo
 
 Value = ir.Value
 
@@ -34,16 +33,9 @@ OPTIMIZERS: dict[str, type[specs.Spec]] = {
 }
 
 
-@dataclass(frozen=True)
-class OuterNesterov(Momentum):
-    """DiLoCo's outer optimizer, by the name that the op has for it."""
-
-    kind: ClassVar[str] = "nesterov"
-
-
 OUTER: dict[str, tuple[type[specs.Spec], OuterRule]] = {
-    "average": (Average, average.RULE),
-    "nesterov": (OuterNesterov, diloco.RULE),
+    Average.kind: (Average, average.RULE),
+    DiLoCo.kind: (DiLoCo, diloco.RULE),
 }
 
 
@@ -79,15 +71,27 @@ def write_optimizer(
     `tensors` are `count` parameters, their gradients, the state, and the step.
     """
     results = [*tensors[:count], *tensors[2 * count :]]
-    i64 = ir.IntegerType.get_signless(64)
+    return _write("pcp.optimizer", groups.default, tensors, results, count)
+
+
+def _write(
+    name: str,
+    spec: specs.Spec,
+    tensors: Sequence[Value],
+    results: Sequence[Value],
+    count: int,
+    **attributes: ir.Attribute,
+) -> list[Value]:
+    """The op for `count` parameters; what it gives has the types of `results`."""
     op = ir.Operation.create(
-        "pcp.optimizer",
+        name,
         operands=pack(tensors),
         results=bundled([x.type for x in results]),
         attributes={
-            "kind": ir.StringAttr.get(groups.kind),
-            "count": ir.IntegerAttr.get(i64, count),
-            "hyper": _hyper(groups.default),
+            "kind": ir.StringAttr.get(spec.kind),
+            "count": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), count),
+            "hyper": _hyper(spec),
+            **attributes,
         },
     )
     return unpack(list(op.results))
@@ -138,34 +142,60 @@ def _check_floats(
 # --- pcp.outer ---
 
 
+def can_write_outer(spec: specs.Spec) -> bool:
+    """Whether one `pcp.outer` says what the algorithm's outer step does."""
+    return type(spec) in [cls for cls, _ in OUTER.values()]
+
+
+def write_outer(spec: specs.Spec, now: OuterRound) -> tuple[list[Value], Tensors]:
+    """New parameters and slots of one outer step, as one `pcp.outer`."""
+    count, over = len(now.anchors), now.over
+    state = [x for tensors in now.state.values() for x in tensors]
+    new = _write(
+        "pcp.outer",
+        spec,
+        [*now.anchors, *now.locals, *state, now.tokens],
+        [*now.anchors, *state],
+        count,
+        mesh=ir.FlatSymbolRefAttr.get(over.mesh),
+        axes=ir.ArrayAttr.get([ir.StringAttr.get(axis) for axis in over.axes]),
+        **({"ordered": ir.UnitAttr.get()} if over.ordered else {}),
+    )
+    return new[:count], _by_slot(now.state, new[count:])
+
+
+def _by_slot(names: Iterable[str], state: Sequence[Value]) -> Tensors:
+    """The tensors of each slot, all of which have equally many."""
+    slots = list(names)
+    each = len(state) // max(len(slots), 1)
+    return {s: [*state[i * each : (i + 1) * each]] for i, s in enumerate(slots)}
+
+
 def _outer(module: ir.Module, op: ir.Operation) -> None:
-    """One outer step, with the plain mean over the members."""
+    """One outer step, with the mean over the members."""
     cls, rule = OUTER[text(op, "kind")]
     spec: Any = _spec(op, cls)
     outer_step = rule.step
     assert outer_step is not None
-    if not getattr(spec, "nesterov", True):
-        refuse(op, "hyper has nesterov = false, and the kind is nesterov; leave it out")
     count, operands = integer(op, "count"), list(op.operands)
     over = Over(
         symbol(op, "mesh"), tuple(strings(op, "axes")), "ordered" in op.attributes
     )
     with before(op):
-        values = singles(operands)
-        anchors, own = values[:count], values[count : 2 * count]
-        momenta = values[2 * count :]
+        *values, tokens = singles(operands)
+        anchors, own, kept = (
+            values[:count],
+            values[count : 2 * count],
+            values[2 * count :],
+        )
         _check_floats(op, anchors, own)
-        _check_floats(op, anchors, momenta)
-        one = hlo.scalar(1.0, ir.F32Type.get())
-        state = {slot.name: [*map(widen, momenta)] for slot in rule.state(spec)}
-        now = OuterRound(anchors, [*map(widen, own)], one, state, over=over)
-        new, slots = outer_step(spec, now)
-        kept = [x for tensors in slots.values() for x in tensors] or momenta
-        results = [
-            hlo.convert(value, hlo.element_type(anchor))
-            for value, anchor in zip([*new, *kept], [*anchors] * 2, strict=True)
-        ]
-        stand_in(list(op.results), results)
+        slots = rule.state(spec)
+        _check_state(op, kept, [s.each(a.type) for s in slots for a in anchors])
+        state = _by_slot([slot.name for slot in slots], kept)
+        new, changed = outer_step(
+            spec, OuterRound(anchors, own, tokens, state, over=over)
+        )
+        stand_in(list(op.results), [*new, *(x for s in slots for x in changed[s.name])])
     op.erase()
     drop_casts(operands)
 
@@ -218,5 +248,4 @@ def _attribute(value: specs.Hyper) -> ir.Attribute:
 EXPANSIONS: Mapping[str, Callable[[ir.Module, ir.Operation], None]] = {
     "pcp.optimizer": _optimizer,
     "pcp.outer": _outer,
-    "pcp.step": step.expand,
 }

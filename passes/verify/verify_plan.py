@@ -180,7 +180,6 @@ SYMBOLS: dict[str, dict[str, tuple[str, ...]]] = {
     "pcp.recv": {"source": DEVICE},
     "pcp.task": {"device": (*DEVICE, "pcp.mesh")},
     "pcp.grad": {"fn": ("func.func",)},
-    "pcp.step": {"grad": ("func.func", "pcp.grad"), "optimizer": ("func.func",)},
 }
 
 

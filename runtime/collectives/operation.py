@@ -1,8 +1,8 @@
-"""One collective operation of one member: opening, voting, giving up.
+"""One collective operation of one member, from its OPEN frames to its end.
 
 An operation's life, driven by frames in the loop's thread:
 
-    posted ──OPEN to all peers──► opening ──data──► local part done
+    posted ──OPEN to all peers──► opened ───data──► local part done
                                                         │ DONE to all peers
          PeerLost / CollectiveAborted / Timeout ◄─┐     ▼
               ABORT to all peers  ◄── a fault ────┴── waiting for votes

@@ -116,7 +116,7 @@ class Health:
             peer.echoes.append((trip / 1e9, (header.tag - middle) / 1e9))
 
     def waited(self, timing: Timing) -> None:
-        """Measure the lateness of the peers whose opening an operation waited for."""
+        """Measure the lateness of the peers whose OPEN an operation waited for."""
         if timing.opened:
             for rank, when in timing.joined.items():
                 self.peers[rank].lateness.add(max(0.0, when - timing.posted))

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pcp.serving.gateway.api_keys import ApiKeys
 from pcp.serving.gateway.refused import Refused
-from pcp.training.observe.web import host_allowed
+from pcp.training.observe.web.server import host_allowed
 
 B = TypeVar("B", bound=BaseModel)
 OPEN = {"/health", "/favicon.ico"}

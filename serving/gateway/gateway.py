@@ -27,7 +27,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from pcp.errors import ConfigError, MissingPackage, PcpError
-from pcp.runtime.transport.address import is_loopback
+from pcp.runtime.transport.address import format_address, is_loopback
+from pcp.runtime.transport.link import listen
 from pcp.serving.gateway.api_keys import ApiKeys
 from pcp.serving.gateway.asking import Asking
 from pcp.serving.gateway.clients import Guard, read_json
@@ -42,6 +43,7 @@ from pcp.serving.interface import Engine
 from pcp.serving.tokens.chat_template import ChatTemplate
 from pcp.serving.tokens.tokenizer import Tokenizer
 from pcp.training.observe.page_files import POLICY
+from pcp.training.observe.web.server import configured
 from pcp.version import VERSION
 
 _BACKLOG = 512
@@ -103,22 +105,10 @@ class Gateway:
                 f"{host} is for other machines too, and without keys anybody may ask: "
                 "give --api-key-file FILE, or --insecure if the network is trusted"
             )
-        try:
-            family, *_, address = socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            sock = socket.socket(family, socket.SOCK_STREAM)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # A peer that takes nothing, or is gone, is given up by the kernel too.
-            patience = int(options.patience * 1000)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
-            sock.bind(address)
-            sock.listen(_BACKLOG)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another "
-                "port, or 0 for any free one"
-            ) from error
+        sock = listen(format_address(host, port), _BACKLOG)
+        # A peer that takes nothing, or is gone, is given up by the kernel too.
+        patience = int(options.patience * 1000)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
         self._bound = host
         return sock
 
@@ -126,15 +116,12 @@ class Gateway:
         """Serve until `stop`; raises what loading the engine ended with."""
         certificate = self.options.certificate
         cert, key = certificate if certificate else (None, None)
-        config = uvicorn.Config(
+        config = configured(
             self._app(),
-            log_level="critical",
-            access_log=False,
             lifespan="on",
             ssl_certfile=cert,
             ssl_keyfile=key,
             timeout_graceful_shutdown=int(self.options.drain) or None,
-            server_header=False,
         )
         self._server, self._loop = uvicorn.Server(config), asyncio.get_running_loop()
         await self._server.serve(sockets=[sock])

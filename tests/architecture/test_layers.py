@@ -72,6 +72,8 @@ KNOWN_FOREIGN = set().union(*(a | b for a, b in FOREIGN.values()))
 BINDINGS = "dialect/bindings.py"
 # Code in JAX's own terms, which the rest of its room imports inside functions.
 IN_JAX = "frontends/linalg/"
+# Pages of runs, the same in Starlette's; the gateway is made of it.
+IN_WEB, PAGES = "training/observe/web/", ("live_page", "runs_page", "server")
 # The same in IREE's terms.
 IN_IREE = "tools/profile/"
 
@@ -96,6 +98,8 @@ def broken_rules(room: str, path: str, source: str) -> list[str]:
     top, inside = FOREIGN[room]
     if path.startswith(IN_JAX):
         top = top | {"jax"}
+    if path.startswith(IN_WEB):
+        top = top | {"starlette", "uvicorn"}
     if path.startswith(IN_IREE):
         top = top | {"iree"}
     for module in sorted(imported(source)):
@@ -108,11 +112,15 @@ def broken_rules(room: str, path: str, source: str) -> list[str]:
             found.append(f"{module} outside {BINDINGS}")
         if base in KNOWN_FOREIGN and base not in top | inside | {"torch_mlir"}:
             found.append(module)
+    pages = tuple(f"pcp.training.observe.web.{name}" for name in PAGES)
+    inner = {IN_JAX: ("pcp.frontends.linalg",), IN_WEB: pages}
+    if room == "serving":
+        del inner[IN_WEB]
     for module in sorted(imported_at_top(source)):
         base = module.split(".")[0]
-        in_jax = module.startswith("pcp." + IN_JAX.strip("/").replace("/", "."))
-        if in_jax and not path.startswith(IN_JAX):
-            found.append(f"{module} outside of a function")
+        for folder, names in inner.items():
+            if module.startswith(names) and not path.startswith(folder):
+                found.append(f"{module} outside of a function")
         if base in KNOWN_FOREIGN and base not in top:
             found.append(f"{module} outside of a function")
     return found
@@ -141,6 +149,7 @@ def test_a_room_imports_only_what_it_may(room):
         ("frontends", "import torch"),
         ("frontends", "class A:\n    import jax"),
         ("frontends", "from pcp.frontends.linalg import jacobi"),
+        ("tools", "from pcp.training.observe.web.server import WebServer"),
         ("autodiff", "def f():\n    import torch"),
         ("training", "import matplotlib"),
         ("pcp", "from pcp.runtime import tcp"),

@@ -1,7 +1,9 @@
 """Names: each class once within its room, and the words of docs/glossary.md."""
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -148,6 +150,51 @@ def test_no_identifier_has_a_word_that_the_glossary_replaces(room):
     words = replaced(room)
     found = {n for p in sources(room) for n in private_names(p.read_text(), words)}
     assert found == set(OTHER_SENSES.get(room, ()))
+
+
+#: Words that stand in the prose of a room in their plain sense.
+PLAIN = {
+    "pcp": {"package"},
+    "runtime": {"forming"},
+    "training": {"beside", "ending", "patience", "stand in", "waits"},
+}
+
+
+def prose(source: str) -> Iterator[str]:
+    """The comments, documentation and messages of a source, without code in them."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if " " in node.value.strip():
+                yield " ".join(re.sub(CODE, "", node.value).split())
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+
+
+def private_prose(source: str, words: set[str]) -> set[str]:
+    """Which of these words the prose of a source has."""
+    plain = {word.strip("_").replace("_", " ") for word in words}
+    found = re.compile(rf"\b({'|'.join(sorted(plain))})s?\b", re.IGNORECASE)
+    return {match.lower() for text in prose(source) for match in found.findall(text)}
+
+
+@pytest.mark.parametrize("room", HELD)
+def test_no_prose_has_a_word_that_the_glossary_replaces(room):
+    words = replaced(room)
+    found = {w for p in sources(room) for w in private_prose(p.read_text(), words)}
+    assert found == PLAIN.get(room, set())
+
+
+@pytest.mark.parametrize(
+    "source",
+    ['"""A member\'s seat."""', "x = 1  # of the seat", 'f"the seat of {x}"'],
+)
+def test_a_replaced_word_in_prose_is_found(source):
+    assert private_prose(source, replaced("runtime")) == {"seat"}
+
+
+def test_code_in_prose_is_let_through():
+    assert not private_prose('"""What `seat` was."""', replaced("runtime"))
 
 
 def test_rooms_that_replace_words_are_held():

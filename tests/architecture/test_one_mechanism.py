@@ -28,8 +28,8 @@ ONE: dict[str, tuple[str, set[str]]] = {
         {"runtime/transport/address.py", "tools/launchers/plan.py"},
     ),
     "an HTTP server by hand": (
-        r"\bBaseHTTPRequestHandler\)",
-        {"training/observe/web.py"},
+        r"\bBaseHTTPRequestHandler\b|\buvicorn\.Config\(",
+        {"training/observe/web/server.py"},
     ),
     "the type of a function": (
         r"""\.attributes\["function_type"\] = """,

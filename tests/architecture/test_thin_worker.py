@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "jax", "jaxlib", "torch_mlir", "iree.compiler")
+HEAVY = ("torch", "jax", "jaxlib", "torch_mlir", "iree.compiler", "uvicorn")
 WORKER = (
     "pcp.runtime.program.executor",
     "pcp.runtime.communicator.communicator",

@@ -88,7 +88,7 @@ def test_a_step_is_brought_below_it_on_iree(loop: bool, tmp_path: Path) -> None:
     names = [t.name.removeprefix("p.") for t in bundle.manifest.parameters]
     *weights, x = inputs_of(bundle, "grad")
     params = dict(zip(names, weights, strict=True))
-    grads = jax.grad(scanned if loop else unrolled)(params, x)
+    grads = jax.jit(jax.grad(scanned if loop else unrolled))(params, x)
     for name, found in zip(names, expected[1:], strict=True):
         np.testing.assert_allclose(found, grads[name], rtol=1e-4, atol=1e-4)
 
@@ -188,7 +188,7 @@ def test_over_a_mesh_each_member_holds_less_and_gets_the_same() -> None:
     for ours, wanted in zip(chain(*found), chain(*expected), strict=True):
         np.testing.assert_array_equal(ours, wanted)
     names = [t.name.removeprefix("p.") for t in plain.manifest.parameters]
-    grads = jax.grad(unrolled)(dict(zip(names, weights, strict=True)), x)
+    grads = jax.jit(jax.grad(unrolled))(dict(zip(names, weights, strict=True)), x)
     for name, ours in zip(names, found[0][1:], strict=True):
         np.testing.assert_allclose(ours, grads[name], rtol=1e-4, atol=1e-4)
 

@@ -10,7 +10,7 @@ from pcp.dialect import collectives, description
 from pcp.dialect.attributes import Axis
 from pcp.dialect.base import Pcp
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import make_context, parse
+from pcp.dialect.context import UPSTREAM, make_context, parse
 from pcp.dialect.loading import load
 from pcp.errors import IRError
 
@@ -143,3 +143,13 @@ def test_builders_make_what_the_parser_reads():
         "pcp.reduce_scatter",
         "pcp.all_gather",
     ]
+
+
+def test_ops_of_upstream_are_known_before_a_text_has_them():
+    """Passes build ops of these dialects; those of others come with a text alone."""
+    context = make_context()
+    assert all(context.is_dialect_loaded(name) for name in UPSTREAM)
+    assert not context.is_dialect_loaded("shape")
+    text = "func.func @f(%a: !shape.shape) -> !shape.shape { return %a : !shape.shape }"
+    parse(text, context)
+    assert context.is_dialect_loaded("shape")

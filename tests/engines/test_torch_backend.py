@@ -13,51 +13,36 @@ from pcp.runtime import Communicator
 SECONDS = 150
 
 
+def said(module: str, size: int, **environment: str) -> list[set[str]]:
+    """What each rank of a world says, which ends well."""
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with Processes() as processes:
+        world = processes.start(
+            "helpers.worlds.forked_ranks", module, size, **address, **environment
+        )
+        assert world.wait(SECONDS) == 0, world.text
+    told = [line.split(" ", 1) for line in world.lines]
+    return [{text for n, text in told if n == str(rank)} for rank in range(size)]
+
+
 @pytest.mark.parametrize(
     "world", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))]
 )
 def test_every_rank_agrees_with_gloo(world):
-    port = free_port()
-    with Processes() as processes:
-        ranks = [
-            processes.start(
-                "helpers.worlds.torch_ranks",
-                RANK=str(rank),
-                WORLD_SIZE=str(world),
-                MASTER_ADDR="127.0.0.1",
-                MASTER_PORT=str(port),
-            )
-            for rank in range(world)
-        ]
-        for rank in ranks:
-            assert rank.wait(SECONDS) == 0, rank.text
-            said = {line for line in rank.lines if line.startswith("ok ")}
-            wanted = {"ddp", "beyond", "subgroups", "sharded", "end", "reduce_scatter"}
-            wanted |= {"hooks", "sparse", "sparse ddp"}
-            assert {f"ok {name}" for name in wanted} <= said
-            assert len(said) > 80
+    for lines in said("torch_ranks", world):
+        held = {line for line in lines if line.startswith("ok ")}
+        wanted = {"ddp", "beyond", "subgroups", "sharded", "end", "reduce_scatter"}
+        wanted |= {"hooks", "sparse", "sparse ddp"}
+        assert {f"ok {name}" for name in wanted} <= held
+        assert len(held) > 80
 
 
 def test_what_scripts_for_gloo_do_beside_collectives(tmp_path):
     """FSDP1, groups that come and go, checkpoints, works nobody waited for."""
-    port = free_port()
-    with Processes() as processes:
-        ranks = [
-            processes.start(
-                "helpers.worlds.torch_rank_features",
-                RANK=str(rank),
-                WORLD_SIZE="2",
-                MASTER_ADDR="127.0.0.1",
-                MASTER_PORT=str(port),
-                FOLDER=str(tmp_path / "saved"),
-            )
-            for rank in range(2)
-        ]
-        for rank in ranks:
-            assert rank.wait(SECONDS) == 0, rank.text
-            said = {line for line in rank.lines if line.startswith("ok ")}
-            wanted = "fsdp layouts resized apart groups order checkpoint end".split()
-            assert said == {f"ok {name}" for name in wanted}
+    wanted = "fsdp layouts resized apart groups order checkpoint end".split()
+    for lines in said("torch_rank_features", 2, FOLDER=str(tmp_path / "saved")):
+        held = {line for line in lines if line.startswith("ok ")}
+        assert held == {f"ok {name}" for name in wanted}
 
 
 def test_a_reduction_that_is_not_there_is_named():

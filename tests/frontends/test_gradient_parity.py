@@ -46,7 +46,7 @@ def test_gradients_equal_jax(name: str) -> None:
     program = pcp.Program.load(bundle, device="local-sync")
     loss, *gradients = program["grad"](*jax.tree.leaves(params), *batch)
 
-    expected, theirs = jax.value_and_grad(loss_of)(params, *batch)
+    expected, theirs = jax.jit(jax.value_and_grad(loss_of))(params, *batch)
     assert loss == pytest.approx(float(expected), rel=1e-6)
     for (path, other), ours in zip(
         jax.tree_util.tree_leaves_with_path(theirs), gradients, strict=True

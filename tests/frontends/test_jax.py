@@ -86,7 +86,7 @@ def test_gradients_equal_jax() -> None:
     program = pcp.Program.load(bundle, device="local-sync")
     leaves = [*jax.tree.leaves(PARAMS), X, Y]
     value, *gradients = program["grad"](*leaves)
-    expected, theirs = jax.value_and_grad(loss)(PARAMS, X, Y)
+    expected, theirs = jax.jit(jax.value_and_grad(loss))(PARAMS, X, Y)
     np.testing.assert_allclose(value, expected, rtol=1e-6)
     for mine, other in zip(gradients, jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-7)

@@ -63,7 +63,7 @@ def test_the_numbers_are_jaxs() -> None:
     given = [P["b"], P["w"], STATE["mean"], STATE["seen"], BASE, KEY, X]
     with pcp.Program.load(bundle, device="local-sync") as program:
         found = [np.array(x) for x in program["grad"](*map(np.asarray, given))]
-    asked = jax.value_and_grad(loss, has_aux=True)(P, STATE, BASE, KEY, X)
+    asked = jax.jit(jax.value_and_grad(loss, has_aux=True))(P, STATE, BASE, KEY, X)
     (value, (state, metrics)), gradients = asked
     wanted = [value, state["mean"], state["seen"], *jax.tree.leaves(metrics)]
     wanted += jax.tree.leaves(gradients)

@@ -40,8 +40,9 @@ import numpy as np
 from pcp import strict_json
 from pcp.errors import MissingPackage, RuntimeFault, UsageError, install
 from pcp.tools.commands import bench_topology
-from pcp.tools.pages import topology_plot
-from pcp.tools.pages.bench_plot import svg
+from pcp.tools.pages.bench_plot import rates
+from pcp.tools.pages.svg import needs_matplotlib, svg
+from pcp.tools.pages.topology_plot import network
 from pcp.tools.serving import bench_serve
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.signals import in_order
@@ -118,6 +119,8 @@ def _main(argv: Sequence[str]) -> int | None:
     if flags.rank:
         _member(flags, flags.connect)
     else:
+        if flags.plot:
+            needs_matplotlib()
         _first(argv, flags)
 
 
@@ -150,12 +153,14 @@ def _first(argv: Sequence[str], flags: Namespace) -> None:
 
 def _write(flags: Namespace, found: Any) -> None:
     """The files that were asked for."""
-    network = flags.what == "topology"
+    is_network = flags.what == "topology"
     if flags.json:
-        text = found.to_json() if network else strict_json.dumps(found, indent=1)
+        text = found.to_json() if is_network else strict_json.dumps(found, indent=1)
         flags.json.write_text(text + "\n")
     if flags.plot:
-        flags.plot.write_text(topology_plot.svg(found) if network else svg(found))
+        draw, size = (network, (7.0, 7.0)) if is_network else (rates, (8.0, 4.6))
+        drawn = svg(lambda axes: draw(axes, found), flags.what, size)
+        flags.plot.write_text(drawn)
 
 
 def _member(flags: Namespace, meeting: Any) -> Any:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pcp.errors import ConfigError, MissingPackage, UsageError
+from pcp.errors import ConfigError, MissingPackage, UsageError, install
 from pcp.runtime.transport.address import is_loopback, parse_address
 from pcp.runtime.transport.credentials import Protection
 from pcp.tools.pages.bundle_page import programs
@@ -42,7 +42,7 @@ from pcp.training.observe.metrics import Fanout, MetricsFile, Observer, read
 from pcp.training.observe.orders import Desk
 from pcp.training.observe.past_run import write_report
 from pcp.training.observe.prometheus import Prometheus
-from pcp.training.observe.web import WebPage
+from pcp.training.observe.web import is_there, needs_packages
 from pcp.training.shepherd.artifacts import CompileFor
 from pcp.training.shepherd.leading import led
 from pcp.training.shepherd.shepherd import Shepherd
@@ -55,7 +55,7 @@ from pcp.training.wire.channel import OPEN
 from pcp.training.wire.discovery import announced, tag_of
 
 PROG = "pcp shepherd"
-WEB = "127.0.0.1:0"
+WEB = ("127.0.0.1", 0)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -215,7 +215,7 @@ def add_web(parser: Parser) -> None:
         type=_web_address,
         metavar="[HOST:]PORT|off",
         help="where the run's web page and /metrics are; default 127.0.0.1 and any "
-        "free port",
+        "free port, where the extra web is installed",
     )
 
 
@@ -268,7 +268,8 @@ def watch(
     """
     past = read(folder.metrics) if folder.metrics.exists() else ([], {})
     page: list[Any] = []
-    if web:
+    absent = web is WEB and not is_there()
+    if web and not absent:
         desk = Desk(folder.path.resolve(), protected, anywhere=insecure)
         token = "" if is_loopback(web[0]) else _web_token(protected, insecure)
         page = _web_page(experiment, past, *web, token, desk)
@@ -290,6 +291,8 @@ def watch(
     fanout = Fanout([*observers, *map(Calls, callbacks)])
     for shown in page[:1]:
         fanout.log(f"web page {shown.url}")
+    if absent:
+        fanout.log(f"no web page: {install('web')}")
     return fanout
 
 
@@ -297,6 +300,9 @@ def _web_page(
     experiment: Experiment, past, host: str, port: int, token: str, desk: Desk
 ) -> list[Any]:
     """The page, and what counts for its /metrics where prometheus-client is there."""
+    needs_packages()
+    from pcp.training.observe.web.live_page import WebPage
+
     figures = Prometheus() if find_spec("prometheus_client") else None
     page = WebPage(
         host,

@@ -4,26 +4,23 @@ python -m pcp.tools.pages.guide_pictures            draw them
 python -m pcp.tools.pages.guide_pictures --check    fail if they are not what is drawn
 """
 
-import re
 import sys
 from collections.abc import Callable, Sequence
-from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pcp.errors import ConfigError, MissingPackage, install
+from pcp.errors import ConfigError
 from pcp.tools.guide.chapters import CHAPTERS, module_of
 from pcp.tools.pages.places import GUIDE
+from pcp.tools.pages.svg import Axes, svg
 from pcp.tools.support.command import Parser, run
 
 FOLDER = GUIDE / "pictures"
 BLUE, RED, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#888888"
 MEMBERS = (BLUE, RED, GREEN, "#cc79a7")
-Axes = Any
-"""matplotlib's, which is imported when it is asked for."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,28 +43,13 @@ def _main(argv: Sequence[str]) -> None:
 
 
 def picture(name: str) -> str:
-    """A chapter's picture as SVG text, the same bytes each time."""
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        needs = f"pictures need matplotlib: {install('train')}"
-        raise MissingPackage(needs) from error
-    style: dict[Any, Any] = {
-        "svg.hashsalt": name,
-        "svg.fonttype": "none",
-        "font.size": 11,
-    }
-    with matplotlib.rc_context(style):
-        figure = Figure(figsize=(7.2, 2.8), layout="constrained")
-        FigureCanvasSVG(figure)
-        axes = figure.add_subplot()
+    """A chapter's picture as SVG text."""
+
+    def draw(axes: Axes) -> None:
         axes.set_axis_off()
         PICTURES[name](axes)
-        text = StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    return re.sub(r"[ \t]+$", "", text.getvalue(), flags=re.MULTILINE)
+
+    return svg(draw, name)
 
 
 # --- what they are made of ---

@@ -5,7 +5,6 @@
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from itertools import product
 from math import floor, log10
 
 from pcp.errors import counted
@@ -53,9 +52,23 @@ td.n, th.n { text-align: right } code { font: 13px ui-monospace, monospace }
 details { margin: .8rem 0 } summary { cursor: pointer }
 i.key { display: inline-block; width: .8em; height: .8em; border-radius: 2px;
   margin: 0 .3em 0 1em }
-svg text { font: 11px system-ui, sans-serif; fill: var(--ink) }
-svg .in { fill: #fff; text-anchor: middle }
-svg .at { fill: var(--soft); text-anchor: middle }
+.mesh { display: grid; gap: 4px; width: fit-content }
+.mesh div { border: 1px solid var(--param); border-radius: 4px; padding: 2px 8px;
+  font-size: 11px }
+.cut { display: inline-block; position: relative; width: 36px; height: 18px;
+  vertical-align: middle; overflow: hidden; background: var(--line) }
+.cut * { position: absolute; inset: 0 auto auto 0; width: 100%; height: 100% }
+.cut b { background: var(--param) } .cut u { border-left: 1px solid }
+.cut s { border-top: 1px solid }
+.lanes { display: grid; grid-template-columns: max-content 1fr; gap: 6px 12px;
+  font-size: 11px }
+.lane { position: relative; height: 24px; background: color-mix(in srgb, var(--line)
+  40%, transparent) }
+.lane * { position: absolute; height: 100%; border-radius: 3px; overflow: hidden;
+  color: #fff; text-align: center; line-height: 24px;
+  border-right: 1px solid var(--paper) }
+.marks { position: relative; height: 14px; color: var(--soft) }
+.marks * { position: absolute; transform: translateX(-50%) }
 """
 ROLES = ("param", "state", "data", "other")
 DIRECTIONS = ("fwd", "bwd", "wgrad", "opt")
@@ -107,31 +120,30 @@ def _head(plan: DevicePlan) -> str:
 
 # --- the mesh ---
 
-_CELL_W, _CELL_H = 116, 40
-
 
 def _mesh(plan: DevicePlan) -> str:
     """Devices by their places: the last axis to the right, the others downwards."""
-    axes = list(plan.mesh.axes.items())
-    if not axes or len(plan.devices) < 2:
+    if not plan.mesh.axes or len(plan.devices) < 2:
         return ""
-    *outer, (inner, width) = axes
-    rows = list(product(*(range(n) for _, n in outer)))
-    drawn = []
-    for device in plan.devices:
-        place = tuple(device.place[axis] for axis, _ in outer)
-        x, y = device.place[inner] * _CELL_W, rows.index(place) * _CELL_H
+    *_, width = plan.mesh.axes.values()
+    cells = []
+    for device in sorted(
+        plan.devices, key=lambda d: [d.place[a] for a in plan.mesh.axes]
+    ):
         where = " ".join(f"{axis}={i}" for axis, i in device.place.items())
-        drawn.append(
-            f"<rect x='{x + 1}' y='{y + 1}' width='{_CELL_W - 4}' "
-            f"height='{_CELL_H - 4}' rx='4' fill='none' stroke='var(--param)'/>"
-            f"<text x='{x + 8}' y='{y + 17}'>{escape(device.name)}</text>"
-            f"<text class='at' style='text-anchor:start' x='{x + 8}' y='{y + 31}'>"
-            f"{escape(where)}</text>"
+        cells.append(
+            f"<div>{escape(device.name)}<br/><span class='soft'>{escape(where)}</span>"
+            "</div>"
         )
-    size = f"width='{width * _CELL_W}' height='{len(rows) * _CELL_H}'"
-    picture = f"<svg xmlns='http://www.w3.org/2000/svg' {size}>{''.join(drawn)}</svg>"
-    return f"<h2>Mesh @{escape(plan.mesh.name)}</h2><div class='card'>{picture}</div>"
+    columns = f"grid-template-columns:repeat({width},1fr)"
+    return (
+        f"<h2>Mesh @{escape(plan.mesh.name)}</h2><div class='card'>"
+        f"<div class='mesh' style='{columns}'>{''.join(cells)}</div></div>"
+    )
+
+
+def _place(plan: DevicePlan, device: Device) -> list[int]:
+    return [device.place[axis] for axis in plan.mesh.axes]
 
 
 def _layout(held: Held) -> str:
@@ -139,20 +151,17 @@ def _layout(held: Held) -> str:
     if max(held.cuts, default=1) == 1 or max(held.cuts[:-2], default=1) > 1:
         return held.layout
     across, down = (held.cuts[-1], held.cuts[-2] if len(held.cuts) > 1 else 1)
-    width, height = 36, 18
+    first = f"<b style='width:{100 / across:.1f}%;height:{100 / down:.1f}%'></b>"
+    # Lines are drawn where one can be told from the next.
     lines = [
-        f"<path d='M{width * i / across:.1f} 0V{height}' stroke='var(--ink)'/>"
-        for i in range(1, min(across, width // 2))
+        f"<u style='left:{100 * i / across:.1f}%'></u>"
+        for i in range(1, across if across <= MANY else 1)
     ] + [
-        f"<path d='M0 {height * i / down:.1f}H{width}' stroke='var(--ink)'/>"
-        for i in range(1, min(down, height // 2))
+        f"<s style='top:{100 * i / down:.1f}%'></s>"
+        for i in range(1, down if down < MANY // 2 else 1)
     ]
-    return Drawn(
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}'>"
-        f"<rect width='{width}' height='{height}' fill='var(--line)'/>"
-        f"<rect width='{width / across:.1f}' height='{height / down:.1f}' "
-        f"fill='var(--param)'/>{''.join(lines)}</svg> {escape(held.layout)}"
-    )
+    drawn = f"<span class='cut'>{first}{''.join(lines)}</span>"
+    return Drawn(f"{drawn} {escape(held.layout)}")
 
 
 # --- devices ---
@@ -286,10 +295,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 # --- the timeline ---
 
-_ROW, _LEFT, _WIDTH, _FOOT = 30, 110, 940, 22
-
 #: Marks of time under the timeline, at most.
 _MARKS = 12
+
+#: Of the timeline, from which on a box says its microbatch.
+_WIDE = 0.013
 
 
 def _timeline(plan: DevicePlan) -> Iterator[str]:
@@ -297,48 +307,33 @@ def _timeline(plan: DevicePlan) -> Iterator[str]:
     if not plan.boxes:
         return
     length = max(box.end for box in plan.boxes)
-    scale = _WIDTH / length
-    names = [device.name for device in plan.devices]
-    height = _ROW * len(names) + 6
     keys = "".join(
         _key(d) for d in DIRECTIONS if any(b.direction == d for b in plan.boxes)
     )
     yield (
         f"<h2>Timeline <small class='soft'>waiting {plan.bubble:.1%}{keys}</small></h2>"
-        f"<div class='card'><svg xmlns='http://www.w3.org/2000/svg' width='100%' "
-        f"viewBox='0 0 {_LEFT + _WIDTH + 12} {height + _FOOT}'>"
+        "<div class='card lanes'>"
     )
-    for i, name in enumerate(names):
-        yield f"<text x='0' y='{i * _ROW + 20}'>{escape(name)}</text>"
-        yield (
-            f"<rect x='{_LEFT}' y='{i * _ROW + 4}' width='{_WIDTH}' "
-            f"height='{_ROW - 6}' fill='var(--line)' opacity='.4'/>"
-        )
-    row = {name: i for i, name in enumerate(names)}
-    yield from (_box(box, row[box.device], scale) for box in plan.boxes)
-    yield from _marks(length, scale, height)
-    yield "</svg></div>"
+    for device in plan.devices:
+        mine = [box for box in plan.boxes if box.device == device.name]
+        boxes = "".join(_box(box, length) for box in mine)
+        yield f"<span>{escape(device.name)}</span><div class='lane'>{boxes}</div>"
+    yield f"<span></span><div class='marks'>{''.join(_marks(length))}</div></div>"
 
 
-def _marks(length: float, scale: float, height: int) -> Iterator[str]:
+def _marks(length: float) -> Iterator[str]:
     """Times below the rows, at round distances."""
     step = 10.0 ** floor(log10(length / _MARKS))
     step *= next(n for n in (1, 2, 5, 10) if n * step * _MARKS >= length)
     for i in range(int(length / step) + 1):
-        x = _LEFT + i * step * scale
-        yield f"<text class='at' x='{x:.1f}' y='{height + 12}'>{i * step:g}</text>"
+        yield f"<span style='left:{100 * i * step / length:.2f}%'>{i * step:g}</span>"
 
 
-def _box(box: Box, row: int, scale: float) -> str:
-    x, y = _LEFT + box.start * scale, row * _ROW + 4
-    width = (box.end - box.start) * scale
+def _box(box: Box, length: float) -> str:
     what = f"{box.direction} of microbatch {box.microbatch}, stage {box.stage}"
-    number = (
-        f"<text class='in' x='{x + width / 2:.1f}' y='{y + 16}'>{box.microbatch}</text>"
-        if width > 12
-        else ""
-    )
+    share = (box.end - box.start) / length
     return (
-        f"<g><title>{what}</title><rect x='{x:.1f}' y='{y}' width='{width - 1:.1f}' "
-        f"height='{_ROW - 6}' rx='3' fill='var(--{box.direction})'/>{number}</g>"
+        f"<span title='{what}' style='left:{100 * box.start / length:.2f}%;"
+        f"width:{100 * share:.2f}%;background:var(--{box.direction})'>"
+        f"{box.microbatch if share > _WIDE else ''}</span>"
     )

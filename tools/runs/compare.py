@@ -8,8 +8,7 @@ from pcp.tools.runs.listing import TITLES, row, table
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.lines import say
 from pcp.training.observe.page_files import page
-from pcp.training.observe.past_run import PastRun
-from pcp.training.observe.web import summary
+from pcp.training.observe.past_run import PastRun, summary
 
 PROG = "pcp compare"
 DEFAULT = "(default)"

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.lines import say, to_json
-from pcp.training.observe.past_run import PastRun, runs_in
-from pcp.training.observe.web import summary
+from pcp.training.observe.past_run import PastRun, runs_in, summary
 
 PROG = "pcp runs"
 FOLDER = "runs"

@@ -14,7 +14,7 @@ from pcp.tools.support.protection import (
 )
 from pcp.tools.support.signals import in_order
 from pcp.training.observe.past_run import runs_in
-from pcp.training.observe.web import RunsPage, WebServer
+from pcp.training.observe.web import needs_packages
 
 PROG = "pcp ui"
 
@@ -45,8 +45,12 @@ def _main(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
     runs_in(flags.folder)  # what is wrong with it is told before a browser asks
     token = "" if is_loopback(flags.host) else secrets.token_urlsafe(24)
+    needs_packages()
+    from pcp.training.observe.web.runs_page import RunsPage
+    from pcp.training.observe.web.server import WebServer
+
     served = RunsPage(flags.folder, protection(flags), programs)
-    server = WebServer(flags.host, flags.port, served, token)
+    server = WebServer(flags.host, flags.port, served.routes(), token)
     try:
         say(f"runs of {flags.folder}: {server.url} (Ctrl-C ends)")
         threading.Event().wait()

@@ -193,6 +193,7 @@ def joined_prepared(said: Sequence[Any]) -> Prepared:
     update |= {key: sum(getattr(m, key) for m in said) for key in alls}
     update["resident_bytes"] = max(m.resident_bytes for m in said)
     update |= _values(said)
+    update["gradient_norm"] = _of_all([m.gradient_norm for m in said])
     update["spoiled"] = [name for m in said for name in m.spoiled][:3]
     update["disputes"] = any(m.disputes for m in said)
     return said[0].model_copy(update=update)
@@ -206,12 +207,17 @@ def _values(said: Sequence[Any]) -> dict[str, Any]:
     """The loss of a rank that has none that is finite; the norm over all parts."""
     bad = [m for m in said if m.loss is not None and not math.isfinite(m.loss)]
     steps = [m.nonfinite_step for m in said if m.nonfinite_step is not None]
-    parts = [m.moved for m in said if m.moved is not None]
     return {
         "loss": bad[0].loss if bad else said[0].loss,
         "nonfinite_step": min(steps, default=None),
-        "moved": math.hypot(*parts) if len(parts) == len(said) else None,
+        "moved": _of_all([m.moved for m in said]),
     }
+
+
+def _of_all(shares: Sequence[float | None]) -> float | None:
+    """A norm, from each rank's share; None if one is not known."""
+    known = [share for share in shares if share is not None]
+    return math.hypot(*known) if len(known) == len(shares) else None
 
 
 def _ready(said: Sequence[Any]) -> Ready:

@@ -82,6 +82,11 @@ class Desk:
             return 502, str(error)
 
 
+def reach(desk: Desk | None) -> str | None:
+    """From where a page may give orders: `here`, `anywhere`, or nowhere."""
+    return desk and ("anywhere" if desk.anywhere else "here")
+
+
 def _order(body: bytes) -> dict[str, object]:
     """What a page sent, as far as it is an order."""
     try:

@@ -134,6 +134,25 @@ def runs_in(parent: str | Path) -> list[PastRun]:
     return [PastRun.read(p) for p in sorted(begun, key=_age)]
 
 
+def summary(run: PastRun) -> dict[str, Any]:
+    """One run among others: its state, its curve and the keys that were chosen."""
+    answer = run.answer()
+    keys = ("round", "time", "seconds", "loss", "tokens_total", "tokens_per_second")
+    return {
+        "name": run.folder.name,
+        "phase": run.phase,
+        "round": run.progress.committed,
+        "rounds": run.wanted_rounds,
+        "loss": run.loss,
+        "validation": run.validation,
+        "tokens": run.progress.tokens,
+        "seconds": run.seconds,
+        "hosts": sorted({str(worker["address"]) for worker in run.workers}),
+        "experiment": answer["experiment"],
+        "records": [{key: r[key] for key in keys} for r in answer["records"]],
+    }
+
+
 def _age(folder: Path) -> tuple[float, str]:
     """By what was written last, and by name."""
     return RunFolder(folder).ledger.stat().st_mtime, folder.name

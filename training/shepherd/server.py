@@ -51,6 +51,8 @@ STRANGER_SECONDS = 10.0
 MAX_UNHANDLED = 64
 MAX_RATE = 100.0
 """Messages a second; as many at once as in a second."""
+FAREWELL_SECONDS = 1.0
+"""A peer that has read all that was sent closes its end within so long."""
 _BACKLOG = 512  # messages a peer may leave unread before it counts as stuck
 _SILENCE = 3600.0  # the shepherd judges silence by heartbeats, not by this
 _log = logging.getLogger("pcp.training")
@@ -75,6 +77,7 @@ class Connection:
         self._events = events
         self._outgoing: queue.Queue[Message | bytes | None] = queue.Queue(_BACKLOG)
         self._over = threading.Event()
+        self._leaving = False
         self.peer, self.here = channel.peer, channel.here
         self.welcomed = False
         """Whether a worker was taken in over it."""
@@ -101,7 +104,8 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close once what was queued is sent."""
+        """Close once what was queued is sent, and the peer has read it."""
+        self._leaving = True
         try:
             self._outgoing.put_nowait(None)
         except queue.Full:
@@ -128,6 +132,8 @@ class Connection:
             except (PeerLost, Timeout) as error:
                 self._end(str(error))
                 return
+            if self._leaving:
+                continue
             self.heard, self.heard_at = True, time.monotonic()
             limit = _SILENCE if self._stays(message) else STRANGER_SECONDS
             self._over.wait(pace.pause(self.heard_at))
@@ -160,6 +166,9 @@ class Connection:
                     self._channel.send_blob(content)
                 else:
                     self._channel.send(content)
+            # Closed with messages unread, TCP would take back what was sent last.
+            self._channel.finish()
+            self._over.wait(FAREWELL_SECONDS)
         except PeerLost as error:
             self._end(str(error))
         self._over.set()
@@ -168,7 +177,8 @@ class Connection:
     def _end(self, reason: str, close: bool = True) -> None:
         if not self._over.is_set():
             self._over.set()
-            self._events.put(Lost(self, reason))
+            if not self._leaving:
+                self._events.put(Lost(self, reason))
         if close:
             self._channel.close()
             self._wake_writer()

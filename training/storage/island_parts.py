@@ -173,6 +173,15 @@ class IslandParts:
         assert found is not None, "every part has a digest"
         return found
 
+    def holders(self, port: Port) -> int:
+        """How many ranks hold each element of a tensor; a gradient is as its tensor."""
+        role, name = port
+        held = ("param", name) if role == "grad" else port
+        without = sum(held in lacking for lacking in self.lacks)
+        known = self.whole.get(port)
+        pieces = self.mesh.count(known[1].axes) if known is not None else 1
+        return (self.size - without) // pieces
+
     def copies(self, names: Sequence[str]) -> dict[tuple[str, ...], list[str]]:
         """The tensors that several ranks hold alike, by the axes that do not cut them.
 

@@ -36,7 +36,7 @@ class Progress:
     spent: list[Range] = field(default_factory=list)
     """All consumed ranges, joined."""
     outstanding: Leases = field(default_factory=dict)
-    """Leases of the round under way; on own clocks, of all learners."""
+    """Leases of the round under way; in asynchronous rounds, of all learners."""
     late: Leases = field(default_factory=dict)
     """Leases of rounds that went on without their holders."""
     asynchronous: bool = False

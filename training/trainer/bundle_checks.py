@@ -41,7 +41,7 @@ def _check_island(manifest: Manifest, plan: TrainingPlan) -> None:
     if plan.synchronize == "asynchronous" or plan.in_pairs or plan.in_background:
         raise BundleError(
             f"the bundle's program is spread over {axes}, and its algorithm exchanges "
-            "in pairs, beside the inner steps or on own clocks, which islands do not; "
+            "in pairs, beside the inner steps or asynchronously, which islands do not; "
             "take ddp, diloco or average, or compile it without --mesh"
         )
 

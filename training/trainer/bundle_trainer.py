@@ -56,7 +56,6 @@ from pcp.training.trainer.bundle_checks import (
 from pcp.training.trainer.exchange import Exchange, RoundExchange, weight
 from pcp.training.trainer.fragment_exchange import FragmentExchange
 from pcp.training.trainer.functions import Functions, Key, key_of
-from pcp.training.trainer.norms import distance, norm
 from pcp.training.trainer.replica import with_replica
 from pcp.training.trainer.slope_exchange import SlopeExchange
 from pcp.training.trainer.step_exchange import StepExchange
@@ -99,6 +98,7 @@ class BundleTrainer:
             None if background is None else BackgroundExchange(Functions(background))
         )
         self.exchange = _exchange(plan, self.functions, self.steps, second)
+        self.exchange.parts = self.parts
         self.resumes = self.exchange.resumes
         own = {key_of(t) for t in self.functions.signatures["init"].results}
         self._parameters = [p for p in manifest.parameters if ("param", p.name) in own]
@@ -276,17 +276,13 @@ class BundleTrainer:
 
     @property
     def moved(self) -> float:
-        """How far the inner steps went: the L2 norm of the parameters' change."""
-        home, held = self.exchange.home, self.steps.held("param")
-        return norm(
-            distance(np.asarray(value), self._state[home + name])
-            for (_, name), value in held.items()
-        )
+        """How far the inner steps went, in L2; of an island's rank, its share."""
+        return self.exchange.moved(self._state)
 
     @property
     def gradient_norm(self) -> float | None:
-        """L2, of the last step's gradient before clipping; None in an island's rank."""
-        return self.exchange.gradient_norm if self.parts.size == 1 else None
+        """L2, of the last step's gradient before clipping; of a rank, its share."""
+        return self.exchange.gradient_norm
 
     def outer(self, tokens: float, communicator: Any) -> Arrays:
         """The state that the round makes, with the members of `communicator`."""

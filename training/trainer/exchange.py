@@ -19,6 +19,7 @@ import numpy as np
 from pcp.errors import UsageError
 from pcp.runtime.memory.dtypes import numpy_dtype
 from pcp.runtime.program.gossip_pair import Pair, partners
+from pcp.training.storage.island_parts import WHOLE
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import (
     OUTER,
@@ -30,7 +31,7 @@ from pcp.training.storage.state_names import (
 )
 from pcp.training.trainer.background_exchange import BackgroundExchange, Results
 from pcp.training.trainer.functions import Functions, Key, Values, key_of
-from pcp.training.trainer.norms import length, norm
+from pcp.training.trainer.norms import distance, length, norm, share
 from pcp.training.trainer.step_loop import MODEL_STATE, Steps
 from pcp.training.trainer.sync_wait_timer import SyncWaitTimer
 from pcp.training_plan import Asynchronous, EveryRound, Never
@@ -74,6 +75,8 @@ class Exchange:
     resumes = False
     home = PARAMETER
     """Where the state has the parameters: among what all agree on, or one's own."""
+    parts = WHOLE
+    """How they lie on the ranks of an island."""
 
     def __init__(self, functions: Functions, steps: Steps) -> None:
         self._functions, self._steps = functions, steps
@@ -134,9 +137,25 @@ class Exchange:
         return losses, found[0] if len(found) == 1 else self._mean(found)
 
     def norm_of(self, gradients: Values) -> float | None:
-        """L2, of the gradients that `@apply` is given; None where they are none."""
-        found = [value for (role, _), value in gradients.items() if role == "grad"]
-        return norm(length(np.asarray(value)) for value in found)
+        """L2, of the gradients that `@apply` is given; None where they are none.
+
+        Of an island's rank, its share.
+        """
+        found = {
+            port: np.asarray(g) for port, g in gradients.items() if port[0] == "grad"
+        }
+        holders = self.parts.holders
+        return norm(share(length(g), holders(port)) for port, g in found.items())
+
+    def moved(self, state: Arrays) -> float:
+        """L2, of how far local parameters went from the state; of a rank, its share."""
+        return norm(
+            share(
+                distance(np.asarray(value), state[self.home + port[1]]),
+                self.parts.holders(port),
+            )
+            for port, value in self._steps.held("param").items()
+        )
 
     def turn(self) -> None:
         """Nothing is due between two inner steps."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from pcp.training.storage import nonfinite
+from pcp.training.storage.island_parts import WHOLE, IslandParts, port_of
 
 ROUNDING = 2.0**-18
 """Of a tensor's norm: what members of different hardware may differ by."""
@@ -20,6 +21,11 @@ STEP_ROUNDING = 2.0**-10
 def norm(parts: Iterable[float]) -> float:
     """The norm of a whole, from those of its parts."""
     return math.sqrt(sum(part * part for part in parts))
+
+
+def share(size: float, holders: int) -> float:
+    """A holder's share of a norm: those of all holders are parts of the whole's."""
+    return size / math.sqrt(holders)
 
 
 def distance(new: np.ndarray, old: np.ndarray) -> float:
@@ -39,10 +45,14 @@ def _norm(array: np.ndarray) -> float:
         return math.sqrt(float(np.dot(flat, flat)))
 
 
-def change(new: Mapping[str, np.ndarray], old: Mapping[str, np.ndarray]) -> float:
-    """The norm of the change of all float tensors of `new`."""
+def change(
+    new: Mapping[str, np.ndarray],
+    old: Mapping[str, np.ndarray],
+    parts: IslandParts = WHOLE,
+) -> float:
+    """The norm of the change of all float tensors of `new`; of a rank, its share."""
     return norm(
-        distance(array, old[name])
+        share(distance(array, old[name]), parts.holders(port_of(name)))
         for name, array in new.items()
         if name in old and _floats(array)
     )

@@ -107,6 +107,13 @@ class Channel:
         """
         self._connection.admit(_within(timeout))
 
+    def finish(self) -> None:
+        """Say that nothing more is sent; what the peer sends may still be read."""
+        try:
+            self._connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the peer was faster
+
     def close(self) -> None:
         """End the connection; a thread blocked in `receive` gets `PeerLost`."""
         try:

@@ -40,6 +40,8 @@ LONGEST_PAUSE = 2.0
 DIAL_SECONDS = 5.0
 STANDBY_SECONDS = 1.5
 """To dial one of several shepherds: another may lead by now."""
+LAST_WORDS_SECONDS = 2.0
+"""What a shepherd said before its line broke is here after so long."""
 WELCOME_SECONDS = 600.0  # the shepherd may have to compile for our target first
 
 
@@ -89,6 +91,8 @@ class ShepherdLink:
         self._timing, self._heartbeat = timing, timing.heartbeat
         self._make_beat = beat
         self._channel: Channel | None = None
+        self._broken_at: float | None = None
+        """Since when the shepherd takes nothing over this channel."""
         self._closing = threading.Event()
         self._renewed = threading.Event()
         self._threads = [
@@ -104,12 +108,13 @@ class ShepherdLink:
     def send(self, message: Message) -> None:
         """Send if connected; if not, the next introduction makes up for it."""
         channel = self._channel
-        if channel is None:
+        if channel is None or self._broken_at is not None:
             return
         try:
             channel.send(message)
         except PeerLost:
-            channel.close()  # the reader notices, and dials again
+            # Not closed: its last words, as that the run is over, may lie here unread.
+            self._broken_at = time.monotonic()
 
     def again(self) -> None:
         """Connect anew, and say what is held by now."""
@@ -172,17 +177,26 @@ class ShepherdLink:
             bundle = channel.receive_blob(welcome.bundle_bytes, self._timing.silence)
             self._heartbeat = welcome.heartbeat_seconds
             self._welcomed(welcome, bundle)
-            self._channel = channel
+            self._channel, self._broken_at = channel, None
             while not self._closing.is_set():
                 if self._renewed.is_set():
                     raise PeerLost("what this worker holds has changed")
-                message = channel.receive(self._timing.silence)
+                message = channel.receive(self._seconds_left(channel))
                 if not isinstance(message, Heartbeat):
                     self._received(message)
                 if isinstance(message, Shutdown):
                     self._closing.set()
         finally:
             channel.close()
+
+    def _seconds_left(self, channel: Channel) -> float:
+        """Seconds to wait for the next message."""
+        if self._broken_at is None:
+            return self._timing.silence
+        left = self._broken_at + LAST_WORDS_SECONDS - time.monotonic()
+        if left <= 0:
+            raise PeerLost(f"{channel.peer} takes nothing any more")
+        return left
 
     def _connect(self) -> Channel:
         try:

@@ -7,7 +7,13 @@ import jax
 import numpy as np
 import pytest
 from helpers.cases.replicas import BROADCAST, CASES, GROUPS, Collective, F, program
-from helpers.oracles.jax_gradients import assert_close, transformed
+from helpers.oracles.jax_gradients import (
+    Case,
+    assert_close,
+    reference_jvp,
+    reference_vjp,
+    transformed,
+)
 from helpers.servers.interpreter import Interpreter
 
 from pcp.dialect.context import parse
@@ -47,19 +53,18 @@ def random(*shapes: tuple[int, ...]) -> list[np.ndarray]:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_vjp(case: Collective, interpreter: Interpreter) -> None:
     (x,) = random(case.shape)
-    y, pull = jax.vjp(case.stacked, x)
-    (g,) = random(y.shape[1:])
-    ours = in_parallel(interpreter, transformed(case.text, "pcp-vjp"), [x, g])
-    for mine, theirs in zip(ours, [y, *pull(g)], strict=True):
+    results, seeds, gradients = reference_vjp(Case(case.name, case.stacked, (x,)))
+    ours = in_parallel(interpreter, transformed(case.text, "pcp-vjp"), [x, *seeds])
+    for mine, theirs in zip(ours, [*results, *gradients], strict=True):
         assert_close(mine, theirs, 1e-5, case.name)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_jvp(case: Collective, interpreter: Interpreter) -> None:
-    x, t = random(case.shape, case.shape)
-    theirs = jax.jvp(case.stacked, (x,), (t,))
-    ours = in_parallel(interpreter, transformed(case.text, "pcp-jvp"), [x, t])
-    for mine, other in zip(ours, theirs, strict=True):
+    (x,) = random(case.shape)
+    results, tangents, pushed = reference_jvp(Case(case.name, case.stacked, (x,)))
+    ours = in_parallel(interpreter, transformed(case.text, "pcp-jvp"), [x, *tangents])
+    for mine, other in zip(ours, [*results, *pushed], strict=True):
         assert_close(mine, other, 1e-5, case.name)
 
 

@@ -6,11 +6,11 @@ pcp-vjp ─► all passes for the target ─► reference interpreter, equal to 
 from dataclasses import replace
 from functools import cache
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.models import jax_small, sequence, vision
 from helpers.oracles.jax_gradients import (
+    as_given,
     assert_near,
     lowered,
     reference_vjp,
@@ -40,7 +40,7 @@ def _wanted(name: str) -> tuple[str, Arrays, Arrays]:
     case = ZOO[name]
     results, seeds, gradients = reference_vjp(case)
     text = transformed(lowered(case), f"pcp-vjp{{{wrt_option(case)}}}")
-    arguments = [np.asarray(jnp.asarray(x)) for x in case.args]
+    arguments = [as_given(x) for x in case.args]
     return text, (*arguments, *seeds), (*results, *gradients)
 
 

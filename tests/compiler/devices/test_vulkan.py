@@ -13,6 +13,7 @@ from helpers.models import jax_small, sequence, vision
 from helpers.oracles.jax_gradients import (
     Case,
     array,
+    as_given,
     assert_near,
     lowered,
     reference_vjp,
@@ -46,7 +47,7 @@ def check(case: Case, vulkan: Vulkan) -> None:
     """Results and gradients of a case are jax's."""
     results, seeds, gradients = reference_vjp(case)
     text = transformed(lowered(case), f"pcp-vjp{{{wrt_option(case)}}}")
-    arguments = [np.asarray(jnp.asarray(x)) for x in case.args]
+    arguments = [as_given(x) for x in case.args]
     ours = vulkan.run(compiled(text), [*arguments, *seeds])
     for i, (a, b) in enumerate(zip(ours, [*results, *gradients], strict=True)):
         case.compare(a, b, case.tolerance, f"value {i}")

@@ -12,10 +12,10 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-import jax
 import numpy as np
 from helpers.oracles.jax_gradients import (
     Case,
+    as_given,
     lowered,
     reference_vjp,
     transformed,
@@ -68,7 +68,7 @@ def program(case: Case, prefix: str) -> Program:
     derived = transformed(lowered(case), f"pcp-vjp{{{wrt_option(case)}}}")
     module = parse(derived)
     pipeline(f"builtin.module({LEGAL})").run(module)
-    arguments = [np.asarray(jax.numpy.asarray(x)) for x in case.args]
+    arguments = [as_given(x) for x in case.args]
     text = renamed(module, prefix)
     return Program(case, text, [*arguments, *seeds], [*results, *gradients])
 

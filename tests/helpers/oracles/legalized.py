@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-from helpers.servers.iree_server import Iree
+from helpers.servers.evaluator import Evaluator
 from numpy.typing import ArrayLike
 
 from pcp.compiler.catalog import pipeline
@@ -13,16 +13,16 @@ from pcp.passes.legalize.legalize import Legalize
 
 
 class Legalized:
-    """IREE after the legalisation that a compile does first."""
+    """What runs a program, after the legalisation that a compile does first."""
 
-    def __init__(self, iree: Iree) -> None:
-        self.iree = iree
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator = evaluator
 
     def run(self, text: str, arguments: Sequence[ArrayLike]) -> list[np.ndarray]:
         """The results of `@main` in `text`."""
         module = parse(text)
         pipeline("builtin.module(pcp-legalize,cse)").run(module)
-        return self.iree.run(str(module), arguments)
+        return self.evaluator.run(str(module), arguments)
 
 
 def legalized(text: str) -> str:

@@ -113,11 +113,13 @@ _MAINS = dedent(
 )
 
 
-def bare(folder: Path) -> Installation:
-    """An environment with the core's distributions, without pcp and pip."""
+def bare(
+    folder: Path, extras: Sequence[str] = (), others: Sequence[str] = ()
+) -> Installation:
+    """An environment with the core's distributions, extras' and others, without pcp."""
     venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
     made = Installation(folder)
-    for one in _core(PROJECT["dependencies"]):
+    for one in _core([*PROJECT["dependencies"], *of_extras(extras), *others]):
         _link(one, made.site)
     return made
 
@@ -164,6 +166,14 @@ def requirements() -> Iterator[str]:
     yield from PROJECT["dependencies"]
     for extra, lines in PROJECT["optional-dependencies"].items():
         yield from (f'{line}; extra == "{extra}"' for line in lines)
+
+
+def of_extras(extras: Sequence[str]) -> Iterator[str]:
+    """What these extras require of others, with the extras that they name."""
+    own = re.compile(rf"{PROJECT['name']}\[([\w,]+)\]")
+    for line in (line for e in extras for line in PROJECT["optional-dependencies"][e]):
+        named = own.match(line)
+        yield from of_extras(named[1].split(",")) if named else [line]
 
 
 def _core(lines: Sequence[str]) -> list[Distribution]:

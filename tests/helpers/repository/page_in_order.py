@@ -38,12 +38,16 @@ RUN = ("bash", "python")
 
 
 def run_page(
-    blocks: Sequence[Block], folder: Path, variables: Mapping[str, str], limit: int
+    blocks: Sequence[Block],
+    folder: Path,
+    variables: Mapping[str, str],
+    limit: int,
+    python: Path | str = sys.executable,
 ) -> list[tuple[Block, str]]:
     """Each block that was run, with what it printed; the first failure is an error."""
     asked = [one for one in blocks if one.title or one.language in RUN]
     done = subprocess.run(
-        [sys.executable, "-c", _DRIVER],
+        [str(python), "-c", _DRIVER],
         input=json.dumps([vars(one) for one in asked]),
         cwd=folder,
         env=dict(variables),

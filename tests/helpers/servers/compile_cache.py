@@ -26,6 +26,9 @@ FOLDER = "PCP_TESTS_CACHE"  # also where a test has a $PCP_CACHE of its own
 _JAX = {  # all that it compiles, however small
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    # GPUs' alone. Its folder would be part of each key: a checkout elsewhere, to which
+    # the caches are copied, found nothing.
+    "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
 }
 # An oracle's program runs once, on a few numbers: plain code of it is made sooner.
 # (Without its fusion emitters, too, XLA flushes what is subnormal, and reads u8 indices
@@ -90,6 +93,9 @@ def install(folder: Path, *, verify: bool) -> None:
         os.environ[VERIFIES] = "1"
     os.environ |= {"JAX_COMPILATION_CACHE_DIR": str(place / "jax"), **_JAX}
     os.environ["XLA_FLAGS"] = f"{_XLA} {os.environ.get('XLA_FLAGS', '')}".strip()
+    # Each process would start a thread of numpy's for each processor: the sixteenth of
+    # a second that they spin is a tenth of what a command takes.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     # Each command would look for plugins of pydantic in every installed package.
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
     iree.compile_text = compile_text

@@ -197,7 +197,3 @@ def main() -> None:
     assert (last == 6).all()
     dist.destroy_process_group()
     print("ok end", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,10 @@
 """One rank of a torch world on pcp, which compares itself with Gloo.
 
-Run with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Prints "ok <name>" for
+Run by `forked_ranks`, with MASTER_ADDR and MASTER_PORT. Prints "ok <name>" for
 every comparison that holds; a difference ends it with a traceback.
 """
 
 import faulthandler
-import sys
 
 import pytest
 import torch
@@ -294,7 +293,6 @@ def main() -> None:
     )
     rank, world = dist.get_rank(), dist.get_world_size()
     groups = (dist.group.WORLD, dist.new_group(backend="gloo"))
-    wanted = sys.argv[1:]
     steps = {
         "reductions": lambda: reductions(groups, rank, world),
         "sparse": lambda: sparse(groups, rank, world),
@@ -309,11 +307,7 @@ def main() -> None:
         ),
         "sharded": lambda: sharded(groups[0], rank, world),
     }
-    for name in wanted or steps:
-        steps[name]()
+    for step in steps.values():
+        step()
     dist.destroy_process_group()
     print("ok end", flush=True)
-
-
-if __name__ == "__main__":
-    main()

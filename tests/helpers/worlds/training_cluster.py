@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.worlds.communicators import eventually
-from helpers.worlds.training_runs import Background, Watcher, checkpoint_of
+from helpers.worlds.training_runs import Background, Watcher, checkpoint_of, stacks
 
 from pcp.bundle import Bundle
 from pcp.runtime import Endpoint
@@ -116,7 +116,10 @@ class Crew:
 
         The workers `dead` have ended themselves, all others with the run, and `why`.
         """
-        outcome = self.run.finish(90)
+        self.run.join(90)
+        failed = [str(w.error) for w in self.workers if w.error is not None]
+        assert not self.run.is_alive(), (failed, self.watcher.lines[-10:], stacks())
+        outcome = self.run.finish()
         for i, worker in enumerate(self.workers):
             if i in dead:
                 worker.join(30)

@@ -1,9 +1,12 @@
 """Runs of a shepherd with workers in threads, for tests."""
 
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from helpers.models.bigram_numpy import BigramTrainer, Pause, bundle
@@ -77,6 +80,17 @@ class Watcher(Quiet):
             time.sleep(0.005)
 
 
+def stacks(frames: int = 4) -> str:
+    """Where each thread of the process is: its innermost frames, one line a thread."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    lines = []
+    for ident, frame in sys._current_frames().items():
+        inner = reversed(traceback.extract_stack(frame)[-frames:])
+        places = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in inner]
+        lines.append(f"{names.get(ident, ident)}: {' < '.join(places)}")
+    return "\n".join(sorted(lines))
+
+
 class Background(threading.Thread, Generic[Result]):
     """Runs a function; `finish` gives its result or raises what it raised."""
 
@@ -95,7 +109,7 @@ class Background(threading.Thread, Generic[Result]):
 
     def finish(self, seconds: float = 30.0) -> Result:
         self.join(seconds)
-        assert not self.is_alive(), "it did not end in time"
+        assert not self.is_alive(), f"it did not end in time; threads:\n{stacks()}"
         if self.error is not None:
             raise self.error
         (result,) = self._results

@@ -59,7 +59,7 @@ def test_equals_jax(target: str) -> None:
     bundle = pcp.compile(pcp.from_jax(_loss, x, weights), target, mode="grad")
     with pcp.Program.load(bundle) as program:
         value, gradient = program["grad"](x, weights)
-    want, slope = jax.value_and_grad(_loss)(x, weights)
+    want, slope = jax.jit(jax.value_and_grad(_loss))(x, weights)
     np.testing.assert_allclose(value, want, rtol=1e-6)
     np.testing.assert_allclose(gradient, slope, rtol=1e-6)
 

@@ -73,8 +73,8 @@ def test_loss_and_gradients_are_those_of_casts_at_use(dtype: str) -> None:
     bundle = pcp.compile(module, optimizer="sgd", algorithm="none", precision=policy)
     with Program.load(bundle, device="local-sync") as program:
         value, *found = program["grad"](*given, x, np.float32(SCALE))
-    wanted = jax.value_and_grad(narrowed(*BITS[dtype]), (0, 1, 2))(*given, x)
-    exact = jax.value_and_grad(layers, (0, 1, 2))(*given, x)
+    both = (jax.value_and_grad(f, (0, 1, 2)) for f in (narrowed(*BITS[dtype]), layers))
+    wanted, exact = (jax.jit(f)(*given, x) for f in both)
     np.testing.assert_allclose(value, wanted[0] / SCALE, rtol=LOSS[dtype])
     assert abs(value - exact[0]) > 1e-5 * abs(exact[0]), "nothing was rounded"
     for f, w in zip(found, wanted[1], strict=True):

@@ -42,8 +42,30 @@ KINDS: dict[str, tuple[str, int, Any]] = {
 
 def optimizer(kind: str, hyper: str, slots: int) -> str:
     """Two parameters of different shapes, updated by one op."""
-    pair, step = ["tensor<3x5xf32>", "tensor<5xf32>"], "tensor<i32>"
-    given, gives = [*pair * (2 + slots), step], [*pair * (1 + slots), step]
+    return on_a_pair("pcp.optimizer", kind, hyper, (2 + slots, 1 + slots), "i32", True)
+
+
+def outer(kind: str, hyper: str, slots: int) -> str:
+    """Two parameters of different shapes, moved by one op over @m."""
+    over = ', axes = ["islands"], mesh = @m'
+    return f"""
+"pcp.mesh"() {{axes = [#pcp.axis<"islands", -1>], devices = [], sym_name = "m"}}
+    : () -> ()
+{on_a_pair("pcp.outer", kind, hyper, (2 + slots, 1 + slots), "f32", False, over)}"""
+
+
+def on_a_pair(
+    op: str,
+    kind: str,
+    hyper: str,
+    times: tuple[int, int],
+    last: str,
+    gives_last: bool,
+    more: str = "",
+) -> str:
+    """An op that takes and gives so many pairs; it takes a scalar behind them."""
+    pair, scalar = ["tensor<3x5xf32>", "tensor<5xf32>"], f"tensor<{last}>"
+    given, gives = [*pair * times[0], scalar], pair * times[1] + [scalar] * gives_last
     names = [f"%a{i}" for i in range(len(given))]
     arguments = ", ".join(f"{n}: {t}" for n, t in zip(names, given, strict=True))
     taken, made = f"tuple<{', '.join(given)}>", f"tuple<{', '.join(gives)}>"
@@ -52,7 +74,7 @@ def optimizer(kind: str, hyper: str, slots: int) -> str:
     return f"""
 func.func @main({arguments}) -> ({", ".join(gives)}) {{
   %t = {cast} {", ".join(names)} : {", ".join(given)} to {taken}
-  %u = "pcp.optimizer"(%t) {{count = 2, hyper = {hyper}, kind = "{kind}"}}
+  %u = "{op}"(%t) {{count = 2, hyper = {hyper}, kind = "{kind}"{more}}}
       : ({taken}) -> {made}
   %r:{len(gives)} = {cast} %u : {made} to {", ".join(gives)}
   return {results} : {", ".join(gives)}
@@ -82,55 +104,83 @@ def test_optimizer_is_that_of_torch(name: str, interpreter: Interpreter) -> None
     assert step == STEPS
 
 
-def outer(kind: str, hyper: str) -> str:
-    return f"""
-"pcp.mesh"() {{axes = [#pcp.axis<"islands", -1>], devices = [], sym_name = "m"}}
-    : () -> ()
-func.func @main(%anchor: tensor<5xf32>, %own: tensor<5xf32>, %m: tensor<5xf32>)
-    -> (tensor<5xf32>, tensor<5xf32>) {{
-  %0:2 = "pcp.outer"(%anchor, %own, %m) {{axes = ["islands"], count = 1, every = 3,
-      hyper = {hyper}, kind = "{kind}", mesh = @m}}
-      : (tensor<5xf32>, tensor<5xf32>, tensor<5xf32>)
-      -> (tensor<5xf32>, tensor<5xf32>)
-  return %0#0, %0#1 : tensor<5xf32>, tensor<5xf32>
-}}"""
+OUTER_KINDS: dict[str, tuple[str, int, Any]] = {
+    "with look-ahead": (
+        "{lr = 0.6, momentum = 0.8}",
+        1,
+        lambda p: torch.optim.SGD(p, lr=0.6, momentum=0.8, nesterov=True),
+    ),
+    "heavy ball": (
+        "{lr = 0.6, momentum = 0.8, nesterov = false}",
+        1,
+        lambda p: torch.optim.SGD(p, lr=0.6, momentum=0.8),
+    ),
+    "without momentum": (
+        "{lr = 0.6, momentum = 0}",
+        0,
+        lambda p: torch.optim.SGD(p, lr=0.6),
+    ),
+}
+TOKENS = (1, 3, 4)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_outer_nesterov_is_that_of_torch(workers: int) -> None:
-    moves = [[array(5, seed=7 * r + w) for w in range(workers)] for r in range(3)]
-    anchor, wanted = B, []
-    p = torch.nn.Parameter(torch.tensor(B))
-    theirs = torch.optim.SGD([p], lr=0.6, momentum=0.8, nesterov=True)
+def shares(workers: int) -> np.ndarray:
+    return np.array(TOKENS[:workers], np.float32) / sum(TOKENS[:workers])
+
+
+@pytest.mark.parametrize(
+    ("name", "workers"), [("with look-ahead", 1), *((n, 3) for n in OUTER_KINDS)]
+)
+def test_outer_diloco_is_torchs_step_by_the_mean_move(name: str, workers: int) -> None:
+    hyper, slots, make = OUTER_KINDS[name]
+    moves = [
+        [
+            (array(3, 5, seed=9 * r + w), array(5, seed=7 * r + w))
+            for w in range(workers)
+        ]
+        for r in range(3)
+    ]
+    params = [torch.nn.Parameter(torch.tensor(x)) for x in (W, B)]
+    theirs, wanted = make(params), []
     for step in moves:
-        p.grad = torch.tensor(np.mean(step, axis=0))
+        for p, of_workers in zip(params, zip(*step, strict=True), strict=True):
+            p.grad = torch.tensor(np.tensordot(shares(workers), of_workers, 1))
         theirs.step()
-        wanted.append(p.detach().numpy().copy())
+        wanted.append([p.detach().numpy().copy() for p in params])
 
-    def work(loaded: Any, rank: int) -> list[np.ndarray]:
-        start, momentum, found = anchor, np.zeros_like(B), []
+    def work(loaded: Any, rank: int) -> list[list[np.ndarray]]:
+        start, found = [W, B], []
+        momenta = [np.zeros_like(x) for x in start] * slots
+        tokens = np.float32(TOKENS[rank])
         for step in moves:
-            start, momentum = loaded["main"](start, start - step[rank], momentum)
-            found.append(np.asarray(start))
+            own = [x - move for x, move in zip(start, step[rank], strict=True)]
+            made = [
+                np.asarray(x) for x in loaded["main"](*start, *own, *momenta, tokens)
+            ]
+            start, momenta = made[:2], made[2:]
+            found.append(start)
         return found
 
-    text = outer("nesterov", "{lr = 0.6, momentum = 0.8}")
+    text = outer("diloco", hyper, slots)
     code = bundle(run_passes(text, f"{EXPAND},pcp-lower-to-runtime"))
     for found in in_parallel(code, workers, work):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+        for step, expected in zip(found, wanted, strict=True):
+            for x, y in zip(step, expected, strict=True):
+                np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
-def test_outer_average_is_the_mean_and_keeps_the_momenta() -> None:
-    own, momentum = [array(5, seed=s) for s in range(3)], array(5, seed=9)
+def test_outer_average_is_the_mean_by_tokens() -> None:
+    own = [(array(3, 5, seed=s), array(5, seed=s)) for s in range(3)]
 
     def work(loaded: Any, rank: int) -> Any:
-        return loaded["main"](B, own[rank], momentum)
+        return loaded["main"](W, B, *own[rank], np.float32(TOKENS[rank]))
 
-    text = outer("average", "{}")
+    text = outer("average", "{}", 0)
     code = bundle(run_passes(text, f"{EXPAND},pcp-lower-to-runtime"))
-    for found, kept in in_parallel(code, 3, work):
-        np.testing.assert_allclose(found, np.mean(own, axis=0), rtol=1e-5, atol=1e-6)
-        np.testing.assert_array_equal(kept, momentum)
+    for found in in_parallel(code, 3, work):
+        for x, of_workers in zip(found, zip(*own, strict=True), strict=True):
+            mean = np.tensordot(shares(3), of_workers, 1)
+            np.testing.assert_allclose(x, mean, rtol=1e-5, atol=1e-6)
 
 
 def test_a_model_of_training_ops_compiles_and_runs() -> None:

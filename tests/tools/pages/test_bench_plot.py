@@ -1,33 +1,25 @@
-"""The plot of `pcp bench`: where its points lie."""
+"""The plot of `pcp bench`: what lies where."""
 
-from xml.etree import ElementTree
+import numpy as np
+from matplotlib.figure import Figure
 
-from pcp.tools.pages.bench_plot import svg
+from pcp.tools.pages.bench_plot import rates
 
 
 def row(by: str, mib: float, rate: float) -> dict:
     return {"op": "all_reduce", "by": by, "MiB": mib, "ms": 1.0, "Gbit/s": rate}
 
 
-def points(drawn: str) -> list[list[tuple[float, float]]]:
-    """The lines of a plot."""
-    root = ElementTree.fromstring(drawn)
-    lines = [part.get("points") for part in root.iter() if "polyline" in part.tag]
-    return [
-        [(float(x), float(y)) for x, y in (p.split(",") for p in line.split())]
-        for line in lines
-        if line
-    ]
-
-
-def test_sizes_are_logarithmic_and_rates_are_not() -> None:
-    rows = [row("pcp", 1, 0), row("pcp", 4, 5), row("pcp", 16, 10), row("<b>", 1, 10)]
-    first, second = points(svg(rows))
-    xs, ys = zip(*first, strict=True)
-    assert xs[1] - xs[0] == xs[2] - xs[1] > 0
-    assert ys[0] - ys[1] == ys[1] - ys[2] > 0
-    assert second == [(xs[0], ys[2])]
-
-
-def test_a_single_size_has_a_place() -> None:
-    assert len(points(svg([row("pcp", 1, 3)]))[0]) == 1
+def test_a_line_for_each_operation_and_by_whom() -> None:
+    rows = [row("pcp", 16, 10), row("pcp", 1, 0), row("pcp", 4, 5), row("<b>", 1, 10)]
+    axes = Figure().add_subplot()
+    rates(axes, rows)
+    assert axes.get_xscale() == "log"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "4", "16"]
+    assert axes.get_ylim()[0] == 0
+    drawn = {line.get_label(): line.get_xydata() for line in axes.lines}
+    assert [*drawn] == ["all_reduce, pcp", "all_reduce, <b>"]
+    np.testing.assert_array_equal(
+        drawn["all_reduce, pcp"], np.array([(1, 0), (4, 5), (16, 10)])
+    )
+    np.testing.assert_array_equal(drawn["all_reduce, <b>"], [(1, 10)])

@@ -14,7 +14,8 @@ from pcp.runtime.group.file_lock import hold
 from pcp.tools.cli import main
 from pcp.training.observe import journal
 from pcp.training.observe.past_run import COMPLETE, RUNNING, STOPPED, PastRun, runs_in
-from pcp.training.observe.web import RunsPage, WebServer
+from pcp.training.observe.web.runs_page import RunsPage
+from pcp.training.observe.web.server import WebServer
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,7 @@ def test_a_folder_without_runs(tmp_path: Path) -> None:
 
 @pytest.fixture
 def served(runs: Path):
-    server = WebServer("127.0.0.1", 0, RunsPage(runs))
+    server = WebServer("127.0.0.1", 0, RunsPage(runs).routes())
     yield server
     server.close()
 

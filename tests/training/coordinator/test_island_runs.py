@@ -186,15 +186,27 @@ def _is_synchronous_sgd(
     copy = deepcopy(model)
     optimizer = torch.optim.SGD(copy.parameters(), lr=RATE)
     corpus, losses = Corpus(run.exp, INPUTS), []
+    norms: list[float] = []
+    moved: list[float] = []
     for step in range(10):
-        batch = corpus.read(np.arange(step * 2 * BATCH, (step + 1) * 2 * BATCH))
+        samples = np.arange(step * 2 * BATCH, (step + 1) * 2 * BATCH)
+        batch = corpus.read(samples)
+        norms += [
+            _gradient_norm(copy, corpus.read(half)) for half in np.split(samples, 2)
+        ]
         loss = copy(*map(torch.from_numpy, pair(batch)))
         optimizer.zero_grad()
         loss.backward()
+        before = [p.detach().clone() for p in copy.parameters()]
         optimizer.step()
+        pairs = zip(copy.parameters(), before, strict=True)
+        moved.append(_norm(new - old for new, old in pairs))
         losses.append(loss.item())
     assert [r.workers for r in run.watcher.rounds] == [2] * 10
     assert [r.loss for r in run.watcher.rounds] == pytest.approx(losses, rel=1e-5)
+    seen = [m for r in run.watcher.rounds for m in r.members]
+    assert [m.gradient_norm for m in seen] == pytest.approx(norms, rel=1e-4)
+    assert [m.moved for m in seen[::2]] == pytest.approx(moved, rel=1e-4)
     for name, value in copy.state_dict().items():
         found = saved.parameters[name]
         np.testing.assert_allclose(
@@ -202,6 +214,15 @@ def _is_synchronous_sgd(
         )
     assert saved.info["parts"]["axes"] == axes
     assert len(saved.workers) == 2
+
+
+def _gradient_norm(model: Tiny, batch) -> float:
+    loss = model(*map(torch.from_numpy, pair(batch)))
+    return _norm(torch.autograd.grad(loss, [*model.parameters()]))
+
+
+def _norm(tensors) -> float:
+    return math.sqrt(sum(float((t.detach() ** 2).sum()) for t in tensors))
 
 
 KILLED = [p if p == "prepared" else pytest.param(p, marks=SLOW) for p in POINTS]

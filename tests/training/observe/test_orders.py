@@ -17,10 +17,15 @@ from helpers.worlds.training_runs import (
     start_shepherd,
     start_worker,
 )
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
 
-from pcp.training.observe import web
 from pcp.training.observe.orders import MOST_BYTES, Desk
-from pcp.training.observe.web import Query, Reply, RunsPage, WebPage, WebServer
+from pcp.training.observe.page_files import page as page_file
+from pcp.training.observe.web import server as web
+from pcp.training.observe.web.live_page import WebPage
+from pcp.training.observe.web.runs_page import RunsPage
+from pcp.training.observe.web.server import WebServer
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.control_file import read_control
 from pcp.training.storage.ledger import read
@@ -79,6 +84,7 @@ def test_who_has_the_key_gives_orders(
             (403, pause, {"Pcp_Key": key, "Origin": "null"}),
             (415, pause, {"Pcp_Key": key, "Content_Type": "text/plain"}),
             (413, b" " * (MOST_BYTES + 1), {"Pcp_Key": key}),
+            (413, pause, {"Pcp_Key": key, "Transfer_Encoding": "chunked"}),
             (409, {"action": "stop"}, {"Pcp_Key": key}),
             (409, b"[" * MOST_BYTES, {"Pcp_Key": key}),
             (409, [1], {"Pcp_Key": key}),
@@ -118,7 +124,7 @@ def test_a_page_with_a_token_asks_for_both(led: Shepherd) -> None:
 
 def test_the_page_of_all_runs_takes_them_too(led: Shepherd) -> None:
     found = RunsPage(led.folder.path.parent, programs=lambda run: {"p": run.name})
-    server = WebServer("127.0.0.1", 0, found)
+    server = WebServer("127.0.0.1", 0, found.routes())
     assert [path.name for path in led.folder.bundles] == ["cpu.pcp"]
     key = read_control(led.folder.path)["key"]
     where = f"{server.url}run/{led.folder.name}/api/order"
@@ -136,21 +142,14 @@ def test_the_page_of_all_runs_takes_them_too(led: Shepherd) -> None:
     assert given(led) == ["steps"]
 
 
-class Pressing:
+def pressing(page: WebPage, key: str, button: str) -> list[Route]:
     """A page on which somebody types a key, and presses a button."""
-
-    def __init__(self, page: WebPage, key: str, button: str) -> None:
-        self._page, self.desk = page, page.desk
-        self._script = (
-            f"<script>setTimeout(() => {{ $('key').value = '{key}'; document"
-            f".querySelector('[data-order={button}]').click(); }}, 500)</script>"
-        )
-
-    def reply(self, path: str, query: Query) -> Reply:
-        """The page's, and the script."""
-        code, kind, content = self._page.reply(path, query)
-        more = self._script.encode() if path == "/" else b""
-        return code, kind, content + more
+    script = (
+        f"<script>setTimeout(() => {{ $('key').value = '{key}'; document"
+        f".querySelector('[data-order={button}]').click(); }}, 500)</script>"
+    )
+    text = page_file("page.html") + script
+    return [Route("/", lambda request: HTMLResponse(text)), *page.routes()]
 
 
 @pytest.mark.slow
@@ -162,7 +161,7 @@ def test_a_button_pauses_the_run(led: Shepherd) -> None:
     key = read_control(folder)["key"]
     try:
         for typed, said in (("wrong", "is not this run"), (key, "no round begins")):
-            server = WebServer("127.0.0.1", 0, Pressing(page, typed, "pause"))
+            server = WebServer("127.0.0.1", 0, pressing(page, typed, "pause"))
             words = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
             command = [str(CHROMIUM), *words, "--virtual-time-budget=3000", server.url]
             done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -1,6 +1,7 @@
 """The shepherd's door under strangers that come in and say nothing."""
 
 import socket
+import time
 
 import pytest
 from helpers.models.bigram_numpy import bundle
@@ -20,6 +21,7 @@ from pcp.training.shepherd.server import Allowance, Connection, Received, Server
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import connect
+from pcp.training.wire.messages import Shutdown
 from pcp.training.wire.operator_messages import (
     StatusQuery,
 )
@@ -116,6 +118,26 @@ def test_strangers_that_said_a_word_keep_nobody_out(monkeypatch) -> None:
         hub.close()
         for stranger in strangers:
             stranger.close()
+
+
+def test_the_last_word_is_read_by_a_peer_whose_own_words_were_not() -> None:
+    """It has much to read before: what is on its way must not be taken back."""
+    hub = Server("127.0.0.1", 0)
+    peer, blob = connect("127.0.0.1", hub.port, 5), bytes(1 << 20)
+    try:
+        for _ in range(2 * hubs.MAX_UNHANDLED):
+            peer.send(StatusQuery())
+        event = hub.next(10)
+        assert isinstance(event, Received)
+        assert isinstance(event.connection, Connection)
+        event.connection.send(blob, Shutdown(reason="the run is complete"))
+        event.connection.close()
+        time.sleep(0.3)  # by then it is closed, or about to be
+        assert peer.receive_blob(len(blob), 10) == blob
+        assert isinstance(peer.receive(10), Shutdown)
+    finally:
+        hub.close()
+        peer.close()
 
 
 def test_a_flood_stays_in_its_own_socket(monkeypatch) -> None:

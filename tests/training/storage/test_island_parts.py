@@ -1,5 +1,7 @@
 """A state as parts of ranks: cut, joined, and who holds copies."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from pcp.errors import StateMismatch
 from pcp.layout import Layout
 from pcp.mesh import Mesh
 from pcp.training.storage.island_parts import IslandParts
+from pcp.training.trainer.norms import change
 
 CUT = {("param", "a"): ((4, 2), Layout((("tp",), ())))}
 FIRST, SECOND = frozenset({("param", "b")}), frozenset({("param", "a")})
@@ -58,6 +61,14 @@ def test_copies_are_of_one_stage_or_of_all() -> None:
         ("tp",): ["parameter/b"],
         ("pp", "tp"): ["outer/rounds"],
     }
+
+
+def test_each_element_is_counted_once_in_a_norm_of_all() -> None:
+    wanted = {("param", "a"): 1, ("grad", "a"): 2, ("param", "b"): 2, ("outer", "r"): 4}
+    assert {port: PARTS.holders(port) for port in wanted} == wanted
+    new = {name: array + 1.5 for name, array in STATE.items() if array.ndim}
+    shares = [change(PARTS.cut(new, at), held()[at], PARTS) for at in range(4)]
+    assert math.hypot(*shares) == pytest.approx(change(new, STATE))
 
 
 def test_a_checkpoint_says_who_holds_what() -> None:

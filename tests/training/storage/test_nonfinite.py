@@ -36,7 +36,7 @@ from pcp.training.observe.metrics import MetricsFile
 from pcp.training.observe.plot import plot_losses
 from pcp.training.observe.prometheus import Prometheus
 from pcp.training.observe.wandb import WandbRun
-from pcp.training.observe.web import WebPage
+from pcp.training.observe.web.live_page import WebPage
 from pcp.training.simulate.replay import ReplayedRound
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import ledger, nonfinite
@@ -310,7 +310,6 @@ class uPlot {
 const location = {hostname: "localhost"};
 const document = {title: "", documentElement: {}, createElement: element,
   querySelectorAll: () => [],
-  createElementNS: (_, name) => element(name),
   getElementById: id => {
     if (!places.has(id)) places.set(id, element(id));
     return places.get(id);

@@ -1,13 +1,41 @@
-"""A worker's line: what it says while nobody is there."""
+"""A worker's line: what it says while nobody is there, and hears at the end."""
 
+import socket
 import threading
 
 from helpers.servers.processes import free_port
+from helpers.worlds.communicators import eventually
 
 from pcp.errors import PeerLost
+from pcp.training.wire.channel import Channel
 from pcp.training.wire.client import ShepherdLink, Timing
+from pcp.training.wire.message import VERSION
 from pcp.training.wire.messages import (
+    Commit,
     Hello,
+    Shutdown,
+    Welcome,
+)
+
+HELLO = Hello(
+    version=VERSION,
+    worker="w",
+    target="cpu",
+    backend="cpu",
+    device="local-sync",
+    address="127.0.0.1:1",
+)
+WELCOME = Welcome(
+    worker="w",
+    index=0,
+    run="r",
+    experiment={},
+    heartbeat_seconds=60.0,
+    bundle="a" * 64,
+    bundle_bytes=0,
+    data="a" * 64,
+    committed=0,
+    digest=None,
 )
 
 
@@ -42,3 +70,55 @@ def test_nobody_there_is_said_once_and_tried_again():
     assert line.startswith(f"no shepherd at 127.0.0.1:{port}: ")
     assert line.endswith("; trying again, for 0.5 s")
     assert isinstance(errors[0], PeerLost)
+
+
+def test_what_was_said_last_is_heard_though_the_line_is_broken(monkeypatch):
+    """The worker is busy, and its own message finds that the shepherd has gone."""
+    heard, busy, free = [], threading.Event(), threading.Event()
+    refused, send = threading.Event(), Channel.send
+
+    def noting(self, message, timeout=5.0):
+        try:
+            send(self, message, timeout)
+        except PeerLost:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(Channel, "send", noting)
+
+    def received(message):
+        heard.append(message.kind)
+        busy.set()
+        assert free.wait(10)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = ShepherdLink(
+            [listener.getsockname()],
+            introduce=lambda: HELLO,
+            expected=lambda _: None,
+            welcomed=lambda *_: None,
+            received=received,
+            failed=lambda _: None,
+            log=lambda _: None,
+            timing=Timing(),
+        )
+        link.start()
+        try:
+            shepherd = Channel(listener.accept()[0])
+            assert isinstance(shepherd.receive(10), Hello)
+            shepherd.send(WELCOME)
+            shepherd.send(Commit(round=1, epoch=1, digest="a" * 64))
+            assert busy.wait(10)
+            shepherd.send(Shutdown(reason="the run is complete"))
+            shepherd.close()
+
+            def broken() -> bool:
+                link.send(Commit(round=1, epoch=1, digest="a" * 64))
+                return refused.is_set()
+
+            eventually(broken, 10)
+            free.set()
+            eventually(lambda: "shutdown" in heard, 10)
+        finally:
+            free.set()
+            link.close()
