@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from helpers.simulation.run_schedules import Schedule
 
 STEP_SECONDS = 0.05
-BEAT_SECONDS = 0.5
+BEAT_SECONDS = 0.7
 
 
 class Node(OwnThread):
