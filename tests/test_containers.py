@@ -92,6 +92,7 @@ def megabytes(folder: Path) -> float:
 
 
 @pytest.mark.slow  # pip installs twice, from the network
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(not can_make_roots(), reason="only root may make a root")
 @pytest.mark.parametrize(("name", "most"), [("worker", 110), ("shepherd", 900)])
 def test_an_image_can_be_built(name: str, most: int, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pcp.errors import DoesNotFit, PassError, nearest
 from pcp.passes.analysis.memory import peak
 from pcp.passes.analysis.storage import StorageGraph, StorageNode, StorageStep, graph
 from pcp.passes.core.base import Pass
-from pcp.passes.core.rewriting import operations
+from pcp.passes.core.rewriting import CONTRACTIONS, operations
 from pcp.passes.core.sizes import UNITS, bytes_in
 
 #: Numbers of segments that are tried when none is asked for.
@@ -104,11 +104,7 @@ class Remat(Pass):
 
 
 def _is_dot(node: StorageNode) -> bool:
-    return node.op.name in (
-        "stablehlo.dot",
-        "stablehlo.dot_general",
-        "stablehlo.convolution",
-    )
+    return node.op.name in CONTRACTIONS
 
 
 def _is_plain_dot(node: StorageNode) -> bool:

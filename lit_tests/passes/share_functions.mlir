@@ -2,7 +2,8 @@
 // RUN: pcp-opt %s --pcp-share-functions --pcp-strip-metadata | filecheck %s --check-prefix=IREE
 
 // What computes the same is compiled once, whatever its border says. Other numbers, another
-// order of operands, storage given away and private functions are not shared.
+// order of operands, storage given away and private functions are not shared. What only
+// calls what is compiled has that for its part, if nothing calls itself.
 
 // CHECK-LABEL: func.func @main(
 // CHECK: stablehlo.subtract
@@ -23,6 +24,14 @@
 // CHECK-NEXT: return
 // CHECK-LABEL: func.func @nothing_again(
 // CHECK-NEXT: return
+
+// CHECK-LABEL: func.func @calls(
+// CHECK-NOT: pcp.parts
+// CHECK-LABEL: func.func @calls_again(
+// CHECK-SAME: attributes {pcp.parts}
+// CHECK-NEXT: call @other_numbers(%arg1, %arg0)
+// CHECK-LABEL: func.func @calls_what_calls(
+// CHECK-NOT: pcp.parts
 
 // IREE-LABEL: func.func @main(
 // IREE-NOT: func.func @eval(
@@ -68,4 +77,16 @@ func.func @nothing(%a: tensor<4xf32>) -> tensor<4xf32> {
 }
 func.func @nothing_again(%a: tensor<4xf32>) -> tensor<4xf32> {
   return %a : tensor<4xf32>
+}
+func.func @calls(%a: tensor<4xf32>, %b: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %0 = call @other_numbers(%b, %a) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return %0, %a : tensor<4xf32>, tensor<4xf32>
+}
+func.func @calls_again(%a: tensor<4xf32>, %b: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %0 = call @other_numbers(%b, %a) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return %0, %a : tensor<4xf32>, tensor<4xf32>
+}
+func.func @calls_what_calls(%a: tensor<4xf32>, %b: tensor<4xf32>) -> tensor<4xf32> {
+  %0:2 = call @calls(%b, %a) : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+  return %0#0 : tensor<4xf32>
 }

@@ -38,6 +38,7 @@ from pcp.passes.collectives.synchronize import drop_tuples, synchronize
 from pcp.passes.core.base import Pass
 from pcp.passes.core.marks import SETTLED
 from pcp.passes.core.rewriting import (
+    CONTRACTIONS,
     HOLD,
     before,
     defining,
@@ -47,8 +48,6 @@ from pcp.passes.core.rewriting import (
     replace,
 )
 from pcp.passes.sharding.late import LATE
-
-CONTRACTIONS = ("stablehlo.dot_general", "stablehlo.dot", "stablehlo.convolution")
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.passes.core.rewriting import CONTRACTIONS
 
 #: Ops that only move elements.
 MOVES = frozenset(
     f"stablehlo.{name}"
     for name in ("broadcast_in_dim", "reshape", "slice", "transpose")
 )
-
-CONTRACTIONS = ("stablehlo.convolution", "stablehlo.dot", "stablehlo.dot_general")
 
 
 def is_narrow(element: ir.Type) -> bool:

@@ -18,6 +18,9 @@ from pcp.errors import PassError
 #: across it.
 HOLD = "stablehlo.optimization_barrier"
 
+#: Sum products, over dimensions or windows.
+CONTRACTIONS = ("stablehlo.convolution", "stablehlo.dot", "stablehlo.dot_general")
+
 #: Hands its operand on; a derivative ends here (see `stops`).
 STOP = "pcp.stop_gradient"
 

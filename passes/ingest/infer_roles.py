@@ -30,6 +30,7 @@ from pcp.errors import ConfigError, PassError, nearest
 from pcp.initializer import DEFAULT_STD, parse
 from pcp.passes.core import functions
 from pcp.passes.core.base import Pass
+from pcp.passes.core.rewriting import CONTRACTIONS
 from pcp.passes.ingest import program_results
 
 
@@ -286,12 +287,11 @@ def guess_init(module: ir.Module, argument: ir.Value) -> str:
     if len(hlo.shape_of(argument)) >= 2:
         return f"normal({DEFAULT_STD})"
     users = set(_real_users(module, argument))
-    if users & CONTRACTIONS:
+    if not users.isdisjoint(CONTRACTIONS):
         return f"normal({DEFAULT_STD})"
     return "ones" if users & FACTORS else "zeros"
 
 
-CONTRACTIONS = {"stablehlo.dot_general", "stablehlo.dot", "stablehlo.convolution"}
 FACTORS = {"stablehlo.multiply", "chlo.broadcast_multiply"}
 # Ops that hand a value on unchanged, in another shape or type.
 MOVES = {

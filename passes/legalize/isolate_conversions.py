@@ -16,8 +16,8 @@ from pcp.dialect.bindings import ir
 from pcp.errors import PassError, nearest
 from pcp.passes.core.base import Pass
 from pcp.passes.core.elementwise import ELEMENTWISE
-from pcp.passes.core.narrow_floats import CONTRACTIONS, MOVES, is_narrow
-from pcp.passes.core.rewriting import before, operations
+from pcp.passes.core.narrow_floats import MOVES, is_narrow
+from pcp.passes.core.rewriting import CONTRACTIONS, before, operations
 from pcp.passes.legalize.legalize_narrow import comes_converted
 
 KINDS = {

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
+from pcp.dialect.schedule import DIRECTIONS
 from pcp.passes.pipeline.flow import FIXED, MAIN, SETTLE, TAIL, Flow
 from pcp.passes.pipeline.stages import Stages
 
 Value = ir.Value
 
-FWD, BWD, WGRAD, OPT = "fwd", "bwd", "wgrad", "opt"
+FWD, BWD, WGRAD, OPT = DIRECTIONS
 
 #: (stage, direction, round)
 Key = tuple[int, str, int]

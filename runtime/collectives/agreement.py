@@ -91,7 +91,7 @@ class Agreement:
         """The peers that are known to have voted."""
         self.gone: set[int] = set()
         self._edges: Edges | None = None
-        if many(self.peers):
+        if len(self.peers) >= FEW_MEMBERS:
             self._edges = edges = Edges.of(rank, tuple(sorted({rank, *self.peers})))
             if partners is not None:
                 above = () if edges.parent is None else (edges.parent,)

@@ -34,7 +34,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
 
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain, check_circular=False)
 
 
 def written(descriptor: dict[str, Any]) -> bytes:

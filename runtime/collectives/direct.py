@@ -42,7 +42,7 @@ def pieces(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
         yield first, min(first + step, stop)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Contribution:
     """The operand of one member in a reduction, and the place of its result."""
 

@@ -262,12 +262,15 @@ class SmallInPlaceReduce(InPlaceReduce):
             return super().commit()
         size, dtype = self._plain.size, self._dtype
         parts = {peer: s.flat(size, dtype) for peer, s in self._theirs.items()}
-        # Not the target: it is the operand, too, and would change while it is read.
-        parts[self._rank] = self._copy_of_mine()
         assert self._target is not None, "this is an all_reduce"
         out = self._target.reshape(-1)
+        in_place = np.may_share_memory(self._plain, out)
         for rank, (start, stop) in enumerate(self._chunks):
-            turns = [parts[r] for r in self._behind(rank)]
+            order = self._behind(rank)
+            # The operand is read where it is, unless it would have changed by then.
+            late = in_place and self._rank not in order[:2]
+            parts[self._rank] = self._copy_of_mine() if late else self._plain
+            turns = [parts[r] for r in order]
             for a, b in self._blocks(start, stop):
                 self._reduce_block([part[a:b] for part in turns], out[a:b])
         return self._target

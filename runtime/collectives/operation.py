@@ -30,7 +30,7 @@ An operation's life, driven by frames in the loop's thread:
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from pcp.errors import (
     CollectiveAborted,
@@ -41,7 +41,6 @@ from pcp.errors import (
     Timeout,
 )
 from pcp.runtime.collectives.agreement import Agreement, Said, many
-from pcp.runtime.collectives.compiled_moves import Carriers
 from pcp.runtime.collectives.descriptor import (
     difference,
     open_payload,
@@ -49,53 +48,13 @@ from pcp.runtime.collectives.descriptor import (
     split_open_payload,
     written,
 )
-from pcp.runtime.collectives.held_frames import Ahead, HeldFrames
+from pcp.runtime.collectives.local_part import LocalPart
+from pcp.runtime.collectives.members import Members
 from pcp.runtime.collectives.pending import Pending
+from pcp.runtime.collectives.segments.held_frames import HeldFrames
 from pcp.runtime.collectives.timing import Timing
 from pcp.runtime.transport.event_loop import Timer
 from pcp.runtime.transport.frame import Frame, Header, Kind, text_payload
-from pcp.runtime.transport.incoming import Flow
-
-
-class Members(Ahead, Protocol):
-    """The part of a group that an operation uses."""
-
-    rank: int
-    world_size: int
-
-    def send(self, peer: int, frame: Frame) -> None:
-        """Queue a frame to a member."""
-        ...
-
-    def suits(self, peer: int) -> int:
-        """The bytes of the largest payload that suits the link to a member."""
-        ...
-
-    def carriers(self, peers: Iterable[int]) -> Carriers | None:
-        """The loop and the links that a compiled loop may have; None if not all."""
-        ...
-
-    def recall(self, peer: int, tag: int, seq: int) -> None:
-        """Drop an operation's queued data."""
-        ...
-
-    def later(self, delay: float, what: Callable[[], None]) -> Timer:
-        """Run something later in the loop's thread."""
-        ...
-
-    def retire(self, operation: "Operation") -> None:
-        """Forget an operation that is over."""
-        ...
-
-    def arbitrate(self, operation: "Operation") -> bool:
-        """Have an operation with our vote decided; False without an arbiter."""
-        ...
-
-    @property
-    def under_way(self) -> "list[Operation]":
-        """The operations that were posted and are not over, in that order."""
-        ...
-
 
 _SLOW_BYTES = 64 << 10
 """A pass over so many bytes takes longer than waking a peer."""
@@ -103,22 +62,12 @@ _CALL_OUT = 0.75
 """The part of its time after which an operation asks who is missing."""
 
 
-class Operation:
+class Operation(LocalPart):
     """Base of all operations; subclasses move the data.
 
     `peers` are the other participants. `descriptor` must be equal on all of
     them, except for the keys in `free`.
     """
-
-    votes = True
-    """Whether members vote on the outcome before any of them commits."""
-    buffered = False
-    """Whether the operation may be over on this member before the peers join it."""
-    bulk = 0
-    """About how many bytes one step of the operation works through; 0 for few."""
-    free: frozenset[str] = frozenset()
-    eager_data = True
-    """Whether the eager payload is data of the caller, for the counters."""
 
     def __init__(
         self, peers: Iterable[int], descriptor: dict[str, Any], timeout: float
@@ -129,6 +78,8 @@ class Operation:
         self.timing = Timing()
         self.label = ""
         """The caller's tag, for people."""
+        self.given: Any = None
+        """The array, or arrays, of the caller that it works in."""
         self.error: PcpError | None = None
         self.deadline = time.monotonic() + timeout
         self.tag = self.seq = 0
@@ -146,58 +97,11 @@ class Operation:
         self._to_call_out: Timer | None = None
         self._said = b""
         """This member's descriptor, as JSON bytes."""
-        self._held = HeldFrames()
+        self._held: HeldFrames | None = None
         self._unsent = 0
         self._voted = self._announced = self._called_out = False
 
-    # For subclasses to define.
-
-    def prepare(self) -> None:
-        """Complete the descriptor, before it is sent."""
-
-    def eager(self, peer: int) -> memoryview | bytes:
-        """The payload that travels with the OPEN frame to `peer`."""
-        return b""
-
-    @property
-    def partners(self) -> Iterable[int] | None:
-        """The peers that data goes to or comes from; None for all."""
-        return None
-
-    def begin(self) -> None:
-        """Queue the frames that can be sent now (`send_data` waits for the peers)."""
-
-    def accept(self, peer: int, payload: memoryview) -> None:
-        """Take the eager payload of a peer that opened."""
-
-    def place(self, peer: int, header: Header) -> memoryview:
-        """The memory for a DATA frame; ProtocolError when it is not expected."""
-        raise ProtocolError(f"{self.name} moves no bulk data")
-
-    def flow(self, peer: int, header: Header) -> Flow | None:
-        """The receiver of a payload that is worked on as it comes; None: `place`."""
-        return None
-
-    def arrived(self, peer: int, header: Header, payload: memoryview) -> None:
-        """Handle a DATA frame whose payload is in its memory, or went into its flow."""
-
-    def complete(self) -> bool:
-        """Whether all expected data has arrived."""
-        return True
-
-    def commit(self) -> Any:
-        """Write the caller's array; the value of the operation."""
-        return None
-
-    def release(self) -> None:
-        """Give buffers back; called once, after the end."""
-
     # The life of an operation, called by the group.
-
-    @property
-    def name(self) -> str:
-        """The kind of the collective, for messages."""
-        return str(self.descriptor["kind"])
 
     @property
     def voted(self) -> bool:
@@ -227,9 +131,9 @@ class Operation:
     def announce(self) -> None:
         """Send the OPEN frames, and begin."""
         self._announced = True
-        near = self.agreement.near
+        near, send = self.agreement.near, self.group.send
         for peer in self.peers if self._called_out else self._in_order(near):
-            self.group.send(peer, self._frame(Kind.OPEN, self._open_payload(peer)))
+            send(peer, self._frame(Kind.OPEN, self._open_payload(peer)))
         self.begin()
         self._was_sent()
 
@@ -255,11 +159,13 @@ class Operation:
         if peer not in self.agreement.near:
             self._call_out()
             return
-        self._held.caught_up(self.group, peer)
+        held = self._held
+        if held is not None:
+            held.caught_up(self.group, peer)
         eager_bytes = len(eager) if self.eager_data else 0
         self.timing.join(peer, eager_bytes, last=self.all_here)
         self.accept(peer, eager)
-        for frame in self._held.take(peer):
+        for frame in held.take(peer) if held is not None else ():
             self.group.send(peer, frame)
         self._progress()
 
@@ -274,7 +180,8 @@ class Operation:
 
     def on_done(self, peer: int, step: int) -> None:
         """Handle what a peer says of votes for the operation."""
-        self._say(self.agreement.hear(peer, step))
+        if said := self.agreement.hear(peer, step):
+            self._say(said)
         self._progress()
 
     def on_abort(self, peer: int, lost: int | None, reason: str) -> None:
@@ -335,7 +242,8 @@ class Operation:
             return
         self.over = True
         self.error = error
-        self._held.drop(self._group)
+        if self._held is not None:
+            self._held.drop(self._group)
         if self._timer is not None:
             self._timer.cancel()
         if self._to_call_out is not None:
@@ -423,13 +331,15 @@ class Operation:
             self._was_sent()
 
         frame = self._frame(Kind.DATA, payload, step, offset, was_sent)
+        if peer in self.opened:
+            self.group.send(peer, frame)
+            return
+        held = self._held = self._held or HeldFrames()
         # Without a vote the peer would keep data that its sender may still give up.
-        if peer in self.opened or (
-            self.votes and self._held.goes_ahead(self.group, peer, len(payload))
-        ):
+        if self.votes and held.goes_ahead(self.group, peer, len(payload)):
             self.group.send(peer, frame)
         else:
-            self._held.hold(peer, frame)
+            held.hold(peer, frame)
 
     def _was_sent(self) -> None:
         self._unsent -= 1
@@ -474,8 +384,9 @@ class Operation:
                 self._commit()
 
     def _say(self, said: Said) -> None:
+        send = self.group.send
         for peer, step in said:
-            self.group.send(peer, self._frame(Kind.DONE, b"", step))
+            send(peer, self._frame(Kind.DONE, b"", step))
 
     def _call_out(self) -> None:
         """Tell all members of the operation, so that each knows who is missing."""
@@ -508,8 +419,9 @@ class Operation:
     def all_here(self) -> bool:
         """Whether all members that this one waits for have opened."""
         near, opened = self.agreement.near, self.opened
-        some_are_far = near is not self.agreement.peers
-        return len(opened) >= len(near) and (not some_are_far or opened.keys() >= near)
+        if len(opened) < len(near):
+            return False
+        return near is self.agreement.peers or opened.keys() >= near
 
     @property
     def obstacle(self) -> str:

@@ -1,6 +1,5 @@
 """Futures of operations under way."""
 
-from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -33,8 +32,6 @@ class Pending(Future):
     """The thread that completes the operation."""
     of: Hearing | None = None
     """The group or engine that notes whether the caller knows of a failure."""
-    spans: Sequence[tuple[int, int]] = ()
-    """The memory of the operation's arrays: ranges of addresses."""
 
     def result(self, timeout: float | None = None) -> Any:
         """The operation's value; raises its fault, or Timeout after `timeout` s.
@@ -44,6 +41,17 @@ class Pending(Future):
         """
         self._check_waiting(timeout)
         try:
+            return self._awaited(timeout)
+        except BaseException:
+            self._note()
+            raise
+        finally:
+            # The fault's trace refers to this frame: it must not refer to the fault,
+            # or the arrays of all callers stay until the garbage collector comes.
+            del self
+
+    def _awaited(self, timeout: float | None) -> Any:
+        try:
             return super().result(timeout)
         except TimeoutError:
             if self.done():  # just now; or the operation's own fault is a TimeoutError
@@ -51,9 +59,6 @@ class Pending(Future):
             message = f"no result after {timeout} s; the operation is still under way"
             raise Timeout(message) from None
         finally:
-            self._note()
-            # The fault's trace refers to this frame: it must not refer to the fault,
-            # or the arrays of all callers stay until the garbage collector comes.
             del self
 
     def cancel(self) -> bool:

@@ -9,27 +9,30 @@ is received in its place.
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 from numpy.typing import NDArray
 
 from pcp.errors import PcpError, ProtocolError
-from pcp.runtime.collectives.compiled_moves import (
+from pcp.runtime.collectives.direct import Contribution, segment_bytes
+from pcp.runtime.collectives.operation import Operation
+from pcp.runtime.collectives.schedule import MemberSchedule, Move
+from pcp.runtime.collectives.segments.compiled_moves import (
     SEGMENT_BYTES,
     CompiledMoves,
     Work,
     plan_fits,
 )
-from pcp.runtime.collectives.direct import Contribution, segment_bytes
-from pcp.runtime.collectives.operation import Operation
-from pcp.runtime.collectives.schedule import MemberSchedule, Move
-from pcp.runtime.memory.buffer_pool import ScratchLease, octets
+from pcp.runtime.collectives.segments.segment_flow import (
+    PIECE_BYTES,
+    FlatBuffer,
+    SegmentFlow,
+)
+from pcp.runtime.memory.buffer_pool import ScratchLease
 from pcp.runtime.transport.frame import Frame, Header, Kind, Unread, unpack_header
-from pcp.runtime.transport.incoming import Flow, Progress
+from pcp.runtime.transport.incoming import Flow
 from pcp.runtime.transport.mover import BULK_BYTES
 
-_NO_SUM = ord("-")
 _SUMS = {
     "float32": ord("f"),
     "float64": ord("d"),
@@ -39,106 +42,6 @@ _SUMS = {
     "uint64": ord("l"),
 }
 """The additions of the compiled loops, by the name of the element type."""
-_PIECE_BYTES = 256 << 10
-"""Bytes that are received and then added while they are in the cache."""
-
-
-class _Buffer:
-    """A flat array and its bytes, of which parts are taken."""
-
-    __slots__ = ("array", "itemsize", "octets")
-
-    def __init__(self, array: NDArray) -> None:
-        self.array, self.itemsize, self.octets = array, array.itemsize, octets(array)
-
-    def part(self, start: int, stop: int) -> memoryview:
-        """The bytes of a range of elements."""
-        return self.octets[start * self.itemsize : stop * self.itemsize]
-
-
-class _Inflow:
-    """A payload of one move that is added, or taken over, as it comes.
-
-    The sums go on to others when the payload has arrived: its checksum comes last.
-    """
-
-    __slots__ = ("_at", "_fill", "_left", "_move", "_of", "_scratch", "_view")
-
-    def __init__(
-        self, of: "ScheduledReduce", index: int, start: int, stop: int, nbytes: int
-    ) -> None:
-        self._of, self._at = of, start
-        self._move = of.move(index)
-        self._left = nbytes
-        self._fill = 0
-        """Bytes in front of the room: taken over, or of an element still in parts."""
-        scratch = of.spare(_PIECE_BYTES) if self._move.reduce else None
-        self._scratch = scratch
-        self._view = of.room(start, stop) if scratch is None else scratch.octets
-
-    def resume(self, unread: Unread, came: memoryview) -> None:
-        """Go on where the compiled loop was, with the bytes in its scratch memory."""
-        self._at, self._fill, self._left = unread.at, unread.fill, unread.left
-        if self._scratch is not None:
-            self._view[: unread.fill] = came[: unread.fill]
-            self._end()
-
-    def receive(
-        self, loops: ModuleType, descriptor: int, total: Any, budget: int
-    ) -> Progress | None:
-        """Take what a socket has by the compiled loops; None if these cannot."""
-        of, scratch = self._of, self._scratch
-        code = _NO_SUM if scratch is None else of.sum_code
-        if of.over or code is None:
-            return None
-        size, fill, room = of.itemsize, 0, self._view[self._fill :]
-        if scratch is None:
-            out = here = room
-        else:
-            size, fill, room = scratch.itemsize, self._fill, self._view
-            stop = self._at + (fill + self._left) // size
-            out, here = of.operands(self._move, self._at, stop)
-        limits = (fill, self._left, budget, code, of.sum_travels)
-        count, done, fill, *why = loops.receive(
-            descriptor, total, out, here, room, *limits
-        )
-        self._left -= count
-        if scratch is None:
-            self._fill += done
-        else:
-            start, self._at, self._fill = self._at, self._at + done // size, fill
-            of.added(self._move, start, self._at)
-            self._end()
-        return count, *why
-
-    def room(self) -> memoryview:
-        """Memory for the next bytes."""
-        if self._of.over and self._scratch is None:
-            # The caller may have the memory again.
-            self._view, self._fill = memoryview(bytearray(_PIECE_BYTES)), 0
-        return self._view[self._fill :][: min(self._left, _PIECE_BYTES)]
-
-    def filled(self, count: int) -> None:
-        """Go on with the elements that are whole now."""
-        of, scratch = self._of, self._scratch
-        self._left -= count
-        if of.over:
-            self._fill = 0
-            return
-        self._fill += count
-        if scratch is None:
-            return
-        whole, odd = divmod(self._fill, scratch.itemsize)
-        of.add(self._move, scratch.array[:whole], self._at, self._at + whole)
-        if odd:
-            end = self._fill - odd
-            self._view[:odd] = self._view[end : self._fill]
-        self._at, self._fill = self._at + whole, odd
-        self._end()
-
-    def _end(self) -> None:
-        if not self._left and self._scratch is not None:
-            self._of.back(self._scratch)
 
 
 class ScheduledReduce(Operation):
@@ -176,9 +79,9 @@ class ScheduledReduce(Operation):
         """The move whose segment a peer is sending."""
         self._flowing: set[int] = set()
         """The peers whose segment is added, or taken over, as it comes."""
-        self._rooms: dict[tuple[int, int], tuple[_Buffer, int]] = {}
+        self._rooms: dict[tuple[int, int], tuple[FlatBuffer, int]] = {}
         """What is to be added and its end, by move and first element."""
-        self._spare: list[_Buffer] = []
+        self._spare: list[FlatBuffer] = []
         self._full: set[int] = set()
         """The moves of which a large segment is on its way to the kernel."""
         self._compiled: CompiledMoves | None = None
@@ -196,12 +99,12 @@ class ScheduledReduce(Operation):
             peer: max(self._step, self.group.suits(peer) // wide.itemsize)
             for peer in self.peers
         }
-        self._values = _Buffer(self._reduction.widen(self._source))
+        self._values = FlatBuffer(self._reduction.widen(self._source))
         given = self._given
         out = self._lease.take(count, self._dtype) if given is None else given
-        self._out = self._work = _Buffer(out)
+        self._out = self._work = FlatBuffer(out)
         if wide != self._dtype:
-            self._work = _Buffer(self._lease.take(count, wide))
+            self._work = FlatBuffer(self._lease.take(count, wide))
         moves, chunks = self._plan.moves, self._chunks
         # Of each move: up to where it is done, could be done by now, and goes.
         self._at = array("q", [chunks[move.chunks[0]][0] for move in moves])
@@ -238,7 +141,7 @@ class ScheduledReduce(Operation):
             return None
         self._placed[peer] = index
         self._flowing.add(peer)
-        return _Inflow(self, index, start, stop, header.length)
+        return SegmentFlow(self, index, start, stop, header.length)
 
     def _due(self, peer: int, header: Header) -> tuple[int, int]:
         """The move of a segment, and its end; ProtocolError if it is not due."""
@@ -297,7 +200,7 @@ class ScheduledReduce(Operation):
         found = self.group.carriers({move.peer for move in moves})
         if found is None:
             return False
-        self._scratches = {peer: self.spare(_PIECE_BYTES) for peer in found[1]}
+        self._scratches = {peer: self.spare(PIECE_BYTES) for peer in found[1]}
         mean = self._size if self._reduction.op == "mean" else 0
         work = Work(
             self._values.octets,
@@ -333,7 +236,7 @@ class ScheduledReduce(Operation):
         """The receiver of the rest of a frame that is partly received."""
         nbytes = unpack_header(unread.header).length
         stop = unread.start + nbytes // self.itemsize
-        flow = _Inflow(self, unread.move, unread.start, stop, nbytes)
+        flow = SegmentFlow(self, unread.move, unread.start, stop, nbytes)
         flow.resume(unread, self._scratches[peer].octets)
         self._placed[peer] = unread.move
         self._flowing.add(peer)
@@ -389,15 +292,15 @@ class ScheduledReduce(Operation):
         total = self._work.part(start, stop)
         return total, total if move.after else self._values.part(start, stop)
 
-    def spare(self, nbytes: int) -> _Buffer:
+    def spare(self, nbytes: int) -> FlatBuffer:
         """Scratch memory of at least so many bytes."""
         wide = self._reduction.accumulator
         for index, buffer in enumerate(self._spare):
             if len(buffer.octets) >= nbytes:
                 return self._spare.pop(index)
-        return _Buffer(self._lease.take(-(-nbytes // wide.itemsize), wide))
+        return FlatBuffer(self._lease.take(-(-nbytes // wide.itemsize), wide))
 
-    def back(self, buffer: _Buffer) -> None:
+    def back(self, buffer: FlatBuffer) -> None:
         """Take scratch memory back."""
         self._spare.append(buffer)
 

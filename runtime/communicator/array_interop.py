@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from pcp.errors import UsageError
 from pcp.runtime.collectives.call import Call
 from pcp.runtime.collectives.pending import Pending
-from pcp.runtime.memory.buffer_pool import spans
 
 C = TypeVar("C", bound=Call[Any])
 Back = Callable[[Any], Any]
@@ -34,7 +33,6 @@ def entered(call: C, start: Callable[[C], Pending]) -> Pending:
         taken, back = _enter(given, call.writes)
         call = replace(call, **{call.memory: taken})
     pending = start(call)
-    pending.spans = spans(taken)
     return pending if back is None else Returned(pending, back)
 
 

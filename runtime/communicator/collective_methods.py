@@ -9,7 +9,7 @@ collective is added there, and nowhere else.
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
 
 from pcp.errors import UsageError, nearest
@@ -44,7 +44,8 @@ def waiting(call: Callable[P, Call[R]]) -> Callable[Concatenate[Any, P], R]:
     """A method that starts the call, and waits for its value."""
 
     def method(self: "Collectives", *args: P.args, **options: P.kwargs) -> R:
-        _check(call, options)
+        if options:
+            _check(call, options)
         return self.execute(call(*args, **options)).result()
 
     assert isinstance(call, type), "a call's class"
@@ -56,7 +57,8 @@ def at_once(call: Callable[P, Call[Any]]) -> Callable[Concatenate[Any, P], Pendi
     """A method that starts the call, and returns a future of its value."""
 
     def method(self: "Collectives", *args: P.args, **options: P.kwargs) -> Pending:
-        _check(call, options)
+        if options:
+            _check(call, options)
         return self.execute(call(*args, **options))
 
     assert isinstance(call, type), "a call's class"
@@ -70,7 +72,8 @@ def at_once(call: Callable[P, Call[Any]]) -> Callable[Concatenate[Any, P], Pendi
 def _check(call: Any, options: Mapping[str, Any]) -> None:
     """`UsageError` for an option that the collective does not have."""
     known = _options(call)
-    if unknown := next((name for name in options if name not in known), None):
+    if not options.keys() <= known:
+        unknown = next(name for name in options if name not in known)
         raise UsageError(
             f"{call.name}: no option {unknown!r}.{nearest(unknown, known)} "
             f"It takes {', '.join(known)}"
@@ -78,8 +81,8 @@ def _check(call: Any, options: Mapping[str, Any]) -> None:
 
 
 @functools.cache
-def _options(call: Any) -> Collection[str]:
-    return inspect.signature(call).parameters
+def _options(call: Any) -> Set[str]:
+    return inspect.signature(call).parameters.keys()
 
 
 def delegated(

@@ -232,7 +232,8 @@ class GroupCommunicator(Collectives):
 
     def _start(self, call: Call[Any]) -> Pending:
         operation = call.operation(self._context, self._patience(call.timeout))
-        return self._post(operation, call.label(self.rank), call.number())
+        operation.given = call.given
+        return self._post(operation, call.label(self._group.rank), call.number())
 
     def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
         loop = self._group.loop

@@ -172,7 +172,7 @@ def wait_for_users(group: Group, arrays: Iterable[NDArray], patience: float) -> 
 
     def using() -> list[str]:
         under_way = group.under_way
-        return [op.title for op in under_way if overlap(op.pending.spans, memory)]
+        return [op.title for op in under_way if overlap(spans(op.given), memory)]
 
     until = time.monotonic() + patience
     while found := group.loop.ask(using):

@@ -6,15 +6,12 @@ A group that lost a member, or was aborted, is finished: the next group has a
 higher epoch.
 """
 
-import hashlib
-import itertools
 import os
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 from pcp.errors import (
     CollectiveAborted,
@@ -22,21 +19,19 @@ from pcp.errors import (
     PeerLost,
     ProtocolError,
     RuntimeFault,
-    UsageError,
 )
-from pcp.runtime.collectives.agreement import ASK, VERDICT, many
-from pcp.runtime.collectives.compiled_moves import Carriers
-from pcp.runtime.collectives.descriptor import LIMITS, abort_reason
+from pcp.runtime.collectives.agreement import many
+from pcp.runtime.collectives.descriptor import LIMITS
 from pcp.runtime.collectives.metrics import Metric, Telemetry
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.pending import Pending
+from pcp.runtime.collectives.segments.compiled_moves import Carriers
 from pcp.runtime.group.failure_detector import FailureDetector, HeartbeatOptions
-from pcp.runtime.group.outcomes import CALLED_BYTES, Key, Outcomes, called_by
+from pcp.runtime.group.operation_table import OperationTable
+from pcp.runtime.group.outcomes import CALLED_BYTES, Key, called_by
 from pcp.runtime.group.peer_health import Health, group_metrics
 from pcp.runtime.group.unexpected_frames import (
     AHEAD_BYTES,
-    MAX_IN_FLIGHT,
-    UnexpectedFrames,
     charge,
 )
 from pcp.runtime.transport.event_loop import Loop, Timer
@@ -49,13 +44,10 @@ from pcp.runtime.transport.frame import (
     text,
     text_payload,
 )
-from pcp.runtime.transport.incoming import Flow
 from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.shared_memory import SharedLink
 from pcp.runtime.transport.tcp import TcpLink
 
-_REMEMBERED = 32
-Fault = TypeVar("Fault", bound=PcpError)
 _NEAR_PAYLOAD = 1 << 20
 """A sum goes on when the checksum of a payload of it has come: larger ones wait."""
 _LIMITS = LIMITS | {Kind.REFUSE: MAX_TEXT, Kind.BYE: CALLED_BYTES}
@@ -85,8 +77,6 @@ class Group:
         self.health = Health()
         self.heard = False
         """Whether the caller has read the fault, from a future or from `fault`."""
-        self.failures: deque[tuple[str, PcpError]] = deque(maxlen=_REMEMBERED)
-        """Failed operations, for `Leaving.check`."""
         self.telemetry = telemetry or Telemetry()
         self.telemetry.sources.append(self._metrics)
         heartbeat = heartbeat or HeartbeatOptions()
@@ -95,24 +85,17 @@ class Group:
         """How long a peer may take to answer our goodbye, in seconds."""
         self._faults = faults
         self._ranks: dict[Link, int] = {}
-        self._operations: dict[Key, Operation] = {}
-        self._outcomes = Outcomes()
-        self._turns: dict[int, itertools.count[int]] = {}
-        self._unexpected = UnexpectedFrames()
-        self._early: set[int] = set()
-        """Peers whose data arrives in memory of no operation."""
+        self._table = OperationTable(self)
         self._far: set[int] = set()
         self._ahead: Counter[int] = Counter()
         """Bytes that each peer may keep as unexpected frames, by `charge`."""
         self._left: set[int] = set()
         self._on_one_machine = False
         """Whether all members are on this machine, with a processor for each."""
-        self._drains: dict[int, memoryview] = {}
         self._closed = False
         self._closing: list[Link] = []
         self.arbiter: Callable[[Key], None] | None = None
         """The arbiter of operations with our vote when a peer is lost; None without."""
-        self._doubtful: dict[Key, Operation] = {}
         self.at_close: list[Callable[[], None]] = []
         """Functions that the group calls when it closes."""
 
@@ -136,7 +119,7 @@ class Group:
         link.epoch = self.epoch
         link.sink = self
         if isinstance(link, TcpLink):
-            link.flow = partial(self._flow, rank)
+            link.flow = partial(self._table.flow, rank)
         self._on_one_machine = self.world_size <= _PROCESSORS and all(
             isinstance(link, SharedLink) for link in self.links.values()
         )
@@ -154,10 +137,8 @@ class Group:
 
         From any thread, one call at a time: the order of the calls numbers them.
         """
-        operation.tag, operation.label = _hashed(tag), tag
         operation.pending.by, operation.pending.of = self.loop, self
-        turns = self._turns.setdefault(operation.tag, itertools.count())
-        operation.seq = next(turns) if turn is None else turn
+        self._table.number(operation, tag, turn)
         self.loop.call(self.post, operation)
         return operation.pending
 
@@ -224,13 +205,8 @@ class Group:
 
     def retire(self, operation: Operation) -> None:
         """Forget an operation that is over."""
-        key = (operation.tag, operation.seq)
-        if self._operations.pop(key, None) is not None:
+        if self._table.remove(operation):
             self.loop.expecting -= self._on_one_machine
-        self._doubtful.pop(key, None)
-        self._remember(operation)
-        if not operation.committed:
-            self._outcomes.refuse(key)
         self.health.waited(operation.timing)
         self.telemetry.ended(operation, self.rank, self.epoch, self.links)
 
@@ -238,9 +214,7 @@ class Group:
         """Ask the arbiter, if there is one; `decided` brings the answer."""
         if self.arbiter is None or self._closed:
             return False
-        key = (operation.tag, operation.seq)
-        self._doubtful[key] = operation
-        self.arbiter(key)
+        self.arbiter(self._table.doubt(operation))
         return True
 
     @property
@@ -253,37 +227,35 @@ class Group:
     @property
     def idle(self) -> bool:
         """Whether no operation is under way."""
-        return not self._operations
+        return not self._table.operations
 
     @property
     def under_way(self) -> list[Operation]:
         """The operations that were posted and are not over, in that order."""
-        return list(self._operations.values())
+        return list(self._table.operations.values())
 
     @property
     def in_flight(self) -> int:
         """How many operations are under way."""
-        return len(self._operations)
+        return len(self._table.operations)
+
+    @property
+    def failures(self) -> Iterable[tuple[str, PcpError]]:
+        """The last failed operations, for `Leaving.check`."""
+        return self._table.failures
 
     @property
     def doubtful(self) -> list[Key]:
         """The operations that wait for a decision."""
-        return list(self._doubtful)
+        return list(self._table.doubtful)
 
     def concede(self, key: Key) -> bool:
         """Whether this member voted for an operation; if not, it never will."""
-        operation = self._operations.get(key)
-        if operation is not None:
-            if not operation.promise():
-                operation.give_up(again(self.fault or _given_up()))
-            return operation.voted
-        if not (happened := self._outcomes.happened(key)):
-            self._outcomes.refuse(key)
-        return happened
+        return self._table.concede(key)
 
     def decided(self, key: Key, commit: bool) -> None:
         """Carry out the arbiter's decision about an operation."""
-        operation = self._doubtful.pop(key, None)
+        operation = self._table.doubtful.pop(key, None)
         if operation is not None:
             operation.decided(commit)
 
@@ -297,20 +269,10 @@ class Group:
 
     def post(self, operation: Operation) -> None:
         """Start an operation whose tag and seq are set."""
-        key = (operation.tag, operation.seq)
-        unexpected = self._unexpected.take(key)
-        self._outcomes.post(key)
-        if self.fault is not None or self._outcomes.refused(key):
-            self._outcomes.refuse(key)
-            self._refuse(operation, again(self.fault or _given_up()))
-            return
         gone = self._left.intersection(operation.peers)
-        if len(self._operations) >= MAX_IN_FLIGHT:
-            told = f"more than {MAX_IN_FLIGHT} operations under way; wait"
-            self._outcomes.refuse(key)
-            self._refuse(operation, UsageError(told))
+        unexpected = self._table.add(operation)
+        if unexpected is None:
             return
-        self._operations[key] = operation
         self.loop.expecting += self._on_one_machine
         try:
             operation.start(self)
@@ -318,7 +280,7 @@ class Group:
             operation.give_up(RuntimeFault(f"{operation.name} did not start: {error}"))
         # A member that left may have sent data for this operation before.
         for peer, header, payload in unexpected:
-            self._guarded(peer, self._dispatch, peer, header, payload, early=True)
+            self._guarded(peer, self._table.dispatch, peer, header, payload, early=True)
         for peer in gone:
             operation.on_lost(peer, self._left_error(peer), left=True)
 
@@ -347,7 +309,8 @@ class Group:
         self.telemetry.keep(self._ranks)
         for what in self.at_close:
             what()
-        called = self._outcomes.called() if many(range(self.world_size - 1)) else b""
+        among_many = many(range(self.world_size - 1))
+        called = self._table.outcomes.called() if among_many else b""
         links, self.links = self.links, {}
         self._closing += links.values()
         for link in links.values():
@@ -363,38 +326,27 @@ class Group:
         """Memory for a payload: an operation's own memory for bulk data."""
         rank = self._ranks[link]
         if header.kind is Kind.DATA:
-            operation = self._operations.get((header.tag, header.seq))
-            if operation is not None:
-                return operation.place(rank, header)
-            if self._outcomes.stale((header.tag, header.seq)) or self.fault is not None:
-                return self._waste(rank, header.length)
-            self._early.add(rank)
-            return self._unexpected.room((header.tag, header.seq), rank, header.length)
+            return self._table.room(rank, header)
         if header.length > _LIMITS.get(header.kind, 0):
             raise ProtocolError(
                 f"rank {rank} sent {header.length} bytes of {header.kind.name}"
             )
         return memoryview(bytearray(header.length))
 
-    def _flow(self, rank: int, header: Header) -> Flow | None:
-        """The receiver of an operation's data that it works on as it comes."""
-        operation = self._operations.get((header.tag, header.seq))
-        return None if operation is None else operation.flow(rank, header)
-
     def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
         """Handle a frame from a member."""
         rank = self._ranks[link]
         match header.kind:
+            case Kind.OPEN | Kind.DONE:
+                self._table.dispatch(rank, header, payload)
             case Kind.DATA if not header.length:
                 raise ProtocolError(f"rank {rank} sent data without data")
+            case Kind.DATA:
+                self._table.data(rank, header, payload)
             case Kind.ABORT if max(header.step - 1, header.offset) >= self.world_size:
                 raise ProtocolError(f"rank {rank} speaks of ranks that are not there")
-            case Kind.DATA:
-                early = rank in self._early
-                self._early.discard(rank)
-                self._dispatch(rank, header, payload, early=early)
-            case Kind.OPEN | Kind.DONE | Kind.ABORT:
-                self._dispatch(rank, header, payload)
+            case Kind.ABORT:
+                self._table.dispatch(rank, header, payload)
             case Kind.LOST if rank not in self._left:
                 self._lose(header.step, text(payload))
             case Kind.LOST:
@@ -419,59 +371,6 @@ class Group:
 
     # Inside.
 
-    def _refuse(self, operation: Operation, error: PcpError) -> None:
-        # Among few nobody votes before this member has opened the operation.
-        for peer in operation.peers if many(operation.peers) else ():
-            self._vote_against(peer, (operation.tag, operation.seq))
-        operation.end(error)
-        self._remember(operation)
-
-    def _remember(self, operation: Operation) -> None:
-        if operation.error is not None and not operation.pending.cancelled():
-            self.failures.append((operation.title, again(operation.error)))
-
-    def _dispatch(
-        self, rank: int, header: Header, payload: memoryview, *, early: bool = False
-    ) -> None:
-        key = (header.tag, header.seq)
-        operation = self._operations.get(key)
-        if operation is None:
-            asked = header.kind is Kind.DONE and header.step == ASK
-            stale = self._outcomes.stale(key)
-            if asked and (stale or self.fault is not None):
-                self._answer(rank, key)
-            elif stale:
-                # Frames of an operation that was skipped here may be kept all the same.
-                if header.kind is Kind.ABORT:
-                    self._unexpected.drop_data(key, rank)
-            elif self.fault is None:
-                self._unexpected.keep(key, rank, header, payload)
-            return
-        match header.kind:
-            case Kind.OPEN:
-                operation.on_open(rank, payload)
-            case Kind.DATA:
-                if early:
-                    room = operation.place(rank, header)
-                    room[:] = payload
-                    payload = room
-                operation.on_data(rank, header, payload)
-            case Kind.DONE:
-                operation.on_done(rank, header.step)
-            case Kind.ABORT:
-                operation.on_abort(*abort_reason(header, payload))
-
-    def _answer(self, rank: int, key: Key) -> None:
-        """Tell a member that asks what became of an operation which is over here."""
-        if self.concede(key):
-            self.send(rank, Frame(Kind.DONE, *key, VERDICT))
-        else:
-            self._vote_against(rank, key)
-
-    def _vote_against(self, rank: int, key: Key) -> None:
-        told = text_payload(f"rank {self.rank} never voted for it")
-        self.send(rank, Frame(Kind.ABORT, *key, 0, self.rank, told))
-
     def _guarded(
         self, peer: int, what: Callable[..., None], *args: object, **more: object
     ) -> None:
@@ -483,25 +382,15 @@ class Group:
                 link.sever()
             self._lose(peer, f"rank {peer} is lost: {fault}")
 
-    def _waste(self, rank: int, length: int) -> memoryview:
-        """Memory for bytes of an operation that was given up.
-
-        One for each peer, since checksums are still verified.
-        """
-        drain = self._drains.get(rank, memoryview(b""))
-        if len(drain) < length:
-            drain = self._drains[rank] = memoryview(bytearray(length))
-        return drain[:length]
-
     def _left_error(self, rank: int) -> PeerLost:
         return PeerLost(f"rank {rank} left the group", peer=rank)
 
     def _leave(self, rank: int, called: dict[int, int]) -> None:
         """Handle a BYE: only operations that need the member are affected."""
         self._left.add(rank)
-        self._unexpected.left(rank)
+        self._table.unexpected.left(rank)
         link = self.links.pop(rank, None)
-        for operation in list(self._operations.values()):
+        for operation in list(self._table.operations.values()):
             known = operation.seq < called.get(operation.tag, 0)
             error = self._left_error(rank)
             known = known or not many(operation.peers)  # or it could not have voted
@@ -523,14 +412,14 @@ class Group:
         error = PeerLost(reason, peer=rank)
         if self.fault is None:
             self.fault = error
-            self._unexpected.clear()
+            self._table.unexpected.clear()
             news = Frame(Kind.LOST, step=rank, payload=text_payload(reason))
             for peer in list(self.links):
                 self.send(peer, replace(news))
         link = self.links.pop(rank, None)
         if link is not None:
             link.sever()
-        for operation in list(self._operations.values()):
+        for operation in list(self._table.operations.values()):
             operation.on_lost(rank, error)
 
     def _said_goodbye(self, rank: int) -> bool:
@@ -546,9 +435,9 @@ class Group:
     def _break(self, error: RuntimeFault) -> None:
         if self.fault is None:
             self.fault = error
-        for operation in list(self._operations.values()):
+        for operation in list(self._table.operations.values()):
             operation.broken(error)
-        self._unexpected.clear()
+        self._table.unexpected.clear()
 
     def _metrics(self) -> list[Metric]:
         facts = {
@@ -558,24 +447,3 @@ class Group:
             "operations_in_flight": self.in_flight,
         }
         return list(group_metrics(self.health, self.links, facts))
-
-
-def _hashed(tag: str) -> int:
-    if tag == "":
-        return 0
-    if not isinstance(tag, str):
-        raise UsageError(f"the tag of a collective is a text, not {tag!r}")
-    digest = hashlib.blake2b(tag.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") | 1
-
-
-def _given_up() -> RuntimeFault:
-    return CollectiveAborted("the other members gave this operation up")
-
-
-def again(fault: Fault, message: str | None = None) -> Fault:
-    """A fresh exception of the same meaning, for another caller to raise."""
-    message = message or str(fault)
-    if isinstance(fault, PeerLost):
-        return type(fault)(message, peer=fault.peer)
-    return type(fault)(message)

@@ -21,7 +21,8 @@ from typing import Protocol
 
 from pcp.errors import PcpError, Timeout, UsageError
 from pcp.runtime.collectives.operation import Operation
-from pcp.runtime.group.group import Group, again
+from pcp.runtime.group.group import Group
+from pcp.runtime.group.outcomes import again
 
 DRAIN_SECONDS = 60.0
 """A member that leaves waits at most so long, without a `timeout`."""

@@ -7,10 +7,18 @@ once and for all: who says that it has not voted for an operation never will.
 
 import struct
 from collections import deque
+from typing import TypeVar
 
-from pcp.errors import ProtocolError
+from pcp.errors import (
+    CollectiveAborted,
+    PcpError,
+    PeerLost,
+    ProtocolError,
+    RuntimeFault,
+)
 from pcp.runtime.group.unexpected_frames import MAX_IN_FLIGHT, Key
 
+Fault = TypeVar("Fault", bound=PcpError)
 _CALLED = struct.Struct(">QI")
 MOST_TAGS = 4096
 CALLED_BYTES = MOST_TAGS * _CALLED.size
@@ -70,3 +78,16 @@ class Outcomes:
             and key not in self._against
             and not any(first <= key[1] < stop for first, stop in skipped)
         )
+
+
+def given_up() -> RuntimeFault:
+    """The fault of an operation that did not happen."""
+    return CollectiveAborted("the other members gave this operation up")
+
+
+def again(fault: Fault, message: str | None = None) -> Fault:
+    """A fresh exception of the same meaning, for another caller to raise."""
+    message = message or str(fault)
+    if isinstance(fault, PeerLost):
+        return type(fault)(message, peer=fault.peer)
+    return type(fault)(message)

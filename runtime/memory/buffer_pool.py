@@ -21,9 +21,8 @@ def spans(given: NDArray | Sequence[NDArray] | None) -> list[tuple[int, int]]:
     if given is None:
         return []
     arrays = [given] if isinstance(given, np.ndarray) else given
-    starts = [array.ctypes.data for array in arrays]
-    sizes = [array.nbytes for array in arrays]
-    return [(at, at + size) for at, size in zip(starts, sizes, strict=True)]
+    starts = [array.__array_interface__["data"][0] for array in arrays]
+    return [(at, at + array.nbytes) for at, array in zip(starts, arrays, strict=True)]
 
 
 def overlap(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:

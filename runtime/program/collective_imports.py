@@ -24,6 +24,7 @@ from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.memory.buffer_pool import BufferPool
 from pcp.runtime.memory.dtypes import numpy_dtype
 from pcp.runtime.memory.shared_arrays import shared_empty
+from pcp.runtime.memory.shared_segment import SMALLEST
 from pcp.runtime.program.devices import Device, first_line, mappable
 from pcp.runtime.program.host_collectives import (
     ALONE,
@@ -32,7 +33,7 @@ from pcp.runtime.program.host_collectives import (
     group_for,
     launch,
     made_in_place,
-    read_by_others,
+    near,
     results_of,
 )
 from pcp.runtime.program.host_functions import HOST, Bindings, Declaration, run
@@ -79,6 +80,8 @@ class PendingImport:
         """The unfilled results, with their element types."""
         self._room: NDArray | None = None
         """The memory of the result, if it is made there."""
+        self._near = False
+        """Whether members on this machine read the operand where it lies."""
         self._ready = self._done = None
         self._marks = [time.monotonic()]
         """Times of the call, of its operands, of the exchange, and of the end."""
@@ -105,8 +108,10 @@ class PendingImport:
     def _unfilled(self, dtype: str, shape: Sequence[int]) -> Any:
         """The view of a result, and if it is made in place also its memory."""
         device, what = self._imports.device, self._what
+        in_place = made_in_place(self._comm, what)
+        self._near = in_place and what.bytes >= SMALLEST and near(self._comm)
         view = device.unfilled(shape, dtype)
-        if made_in_place(self._comm, what) and not read_by_others(self._comm, what):
+        if in_place and not self._near:
             self._room = device.memory(view, dtype)
         return view
 
@@ -171,8 +176,7 @@ class PendingImport:
     def _launch(self) -> Any:
         """Start the exchange of the operands' values."""
         what, device = self._what, self._imports.device
-        near = read_by_others(self._comm, what)
-        room = shared_empty if near else self._imports.memory.new
+        room = shared_empty if self._near else self._imports.memory.new
         arrays = [
             device.download(view, dtype, room)
             for view, dtype in zip(self._views, self._dtypes, strict=True)

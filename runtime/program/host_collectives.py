@@ -127,9 +127,9 @@ def made_in_place(comm: Communicator | None, what: Collective) -> bool:
     return plain and isinstance(comm, GroupCommunicator)
 
 
-def read_by_others(comm: Communicator | None, what: Collective) -> bool:
-    """Whether members on one machine read the operand of `what` where it lies."""
-    return made_in_place(comm, what) and isinstance(comm, Communicator) and comm.near
+def near(comm: Communicator | None) -> bool:
+    """Whether all members are on one machine, and share memory as far as known."""
+    return isinstance(comm, GroupCommunicator) and comm.near
 
 
 def alone(what: Collective, arrays: Sequence[NDArray]) -> Pending:

@@ -93,11 +93,12 @@ class Loop:
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        self._ident: int | None = self._thread.ident
 
     @property
     def inside(self) -> bool:
         """Whether the caller runs in the loop's own thread."""
-        return threading.current_thread() is self._thread
+        return threading.get_ident() == self._ident
 
     @property
     def closed(self) -> bool:
@@ -116,7 +117,7 @@ class Loop:
 
     def check_process(self) -> None:
         """UsageError in a forked process, whose loop has no thread."""
-        if self.forked:
+        if os.getpid() != self._process:
             raise UsageError(
                 f"communicators do not survive a fork: this one is of process "
                 f"{self._process}; make one of its own in process {os.getpid()}, or "
@@ -226,6 +227,7 @@ class Loop:
             self._over = True
             for answer in list(self._asked):
                 _unheard(answer)
+            self._ident = None  # another thread may get it
 
     def _turn(self) -> None:
         before = time.monotonic()

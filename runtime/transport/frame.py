@@ -46,6 +46,7 @@ MAX_TEXT = 16 << 10
 _LAYOUT = struct.Struct(">4sBBHQQIIQII")
 _PREFIX = struct.Struct(">4sBBHQQI")
 _CRC = struct.Struct(">I")
+_WHOLE = struct.Struct(_LAYOUT.format + "I")
 TRAILER_BYTES = _CRC.size
 HEADER_BYTES = _LAYOUT.size + _CRC.size
 
@@ -184,27 +185,27 @@ def data_prefix(epoch: int, tag: int, seq: int, *, unchecked: bool) -> bytes:
 
 def unpack_header(raw: bytes | bytearray | memoryview) -> Header:
     """The header in `raw` (52 bytes); ProtocolError names the wrong field."""
-    head = bytes(raw[: _LAYOUT.size])
-    magic, version, kind, flags, *rest = _LAYOUT.unpack(head)
+    magic, version, kind, flags, *rest, crc = _WHOLE.unpack_from(raw)
     if magic != MAGIC:
         raise ProtocolError(
-            f"the bytes {head[:8]!r} are not a pcp frame; is the other end of this "
-            f"connection another program?"
+            f"the bytes {bytes(raw[:8])!r} are not a pcp frame; is the other end of "
+            f"this connection another program?"
         )
     if version != VERSION:
         raise ProtocolError(
             f"the peer speaks protocol version {version}, this member {VERSION}; "
             f"run the same pcp release on all machines"
         )
-    if zlib.crc32(head) != _CRC.unpack(raw[_LAYOUT.size : HEADER_BYTES])[0]:
+    if zlib.crc32(raw[: _LAYOUT.size]) != crc:
         raise ProtocolError("a frame header does not match its checksum")
     known = _KINDS.get(kind)
     if known is None:
         raise ProtocolError(f"unknown frame kind {kind}")
     header = Header(known, *rest)
-    header.flags = flags
-    if flags not in (0, TRAILED, UNCHECKED) or (flags and known is not Kind.DATA):
-        raise ProtocolError(f"a frame of {known.name} with the flags {flags:#x}")
+    if flags:
+        header.flags = flags
+        if flags not in (TRAILED, UNCHECKED) or known is not Kind.DATA:
+            raise ProtocolError(f"a frame of {known.name} with the flags {flags:#x}")
     if header.length > MAX_PAYLOAD:
         raise ProtocolError(
             f"a frame announces {header.length} bytes; at most {MAX_PAYLOAD} are taken"

@@ -23,6 +23,7 @@ from pcp.runtime.transport.frame import (
     compare,
     unpack_header,
     unpack_trailer,
+    verify_payload,
 )
 
 _NOTHING = memoryview(b"")
@@ -81,6 +82,8 @@ class Incoming:
         self._hash: xxhash.xxh3_64 | None = None
         self._total = 0
         """The checksum of the payload whose trailer is being read."""
+        self.bulk = False
+        """Whether the compiled loops may `receive` what comes next."""
         self._view = self._raw
         self._fill, self._size = 0, HEADER_BYTES
 
@@ -97,18 +100,16 @@ class Incoming:
         self._expect(self._payload, header.length)
         self._fill = header.length - unread.left
         if unread.left:
+            self.bulk = self._suits(header)
             return
         self._complete()
         if unread.trailer:
             self.copied(memoryview(unread.trailer))
 
-    @property
-    def missing(self) -> int:
-        """The bytes that complete the header, payload or checksum being read."""
-        return self._size - self._fill
-
-    def room(self) -> memoryview:
-        """Memory for the next bytes."""
+    def room(self, ahead: memoryview = _NOTHING) -> memoryview:
+        """Memory for the next bytes: `ahead`, if they leave room in it for more."""
+        if self._size - self._fill < len(ahead):
+            return ahead
         if self._flow is not None:
             return self._flow.room()
         return self._view[self._fill : self._fill + _PIECE_BYTES]
@@ -123,19 +124,13 @@ class Incoming:
         if self._fill == self._size:
             self._complete()
 
-    @staticmethod
-    def _bulk(header: Header) -> bool:
-        return bool(header.flags) and header.length >= mover.BULK_BYTES
-
     def receive(self, descriptor: int, budget: int) -> Progress | None:
         """Take what a socket has of a bulk payload; None in any other state.
 
         `settle` has to follow.
         """
-        header, loops = self._header, self._loops
-        if header is None or loops is None or not self._bulk(header):
-            return None
-        if self._view is self._trailer:
+        loops = self._loops
+        if loops is None or not self.bulk:
             return None
         if self._flow is not None:
             found = self._flow.receive(loops, descriptor, self._hash, budget)
@@ -157,6 +152,17 @@ class Incoming:
 
     def copied(self, data: memoryview) -> int:
         """Take some of these bytes, which were read elsewhere; how many."""
+        if self._view is self._raw and not self._fill and len(data) >= HEADER_BYTES:
+            self._begin(unpack_header(data))
+            return HEADER_BYTES
+        if self._flow is None and self._hash is None:
+            at = self._fill
+            count = min(self._size - at, len(data))
+            self._fill = end = at + count
+            self._view[at:end] = data[:count]
+            if end == self._size:
+                self._complete()
+            return count
         room = self.room()
         count = min(len(room), len(data))
         room[:count] = data[:count]
@@ -166,19 +172,21 @@ class Incoming:
     def _complete(self) -> None:
         header, total = self._header, self._hash
         if header is None:
+            self._fill = 0
             self._begin(unpack_header(self._raw))
         elif self._view is self._trailer:
             compare(header, self._total, unpack_trailer(self._trailer))
             self._end(header)
+        elif header.flags == TRAILED:
+            assert total is not None, "the checksum of what has come"
+            self._total = total.intdigest() & 0xFFFFFFFF
+            self._hash = self._flow = None
+            self._expect(self._trailer, TRAILER_BYTES)
         else:
             if total is not None:
-                self._total = total.intdigest() & 0xFFFFFFFF
-                self._hash = self._flow = None
-            if header.flags == TRAILED:
-                self._expect(self._trailer, TRAILER_BYTES)
-                return
-            if not header.flags:
-                compare(header, self._total, header.checksum)
+                compare(header, total.intdigest() & 0xFFFFFFFF, header.checksum)
+            elif not header.flags:
+                verify_payload(header, self._payload)
             self._end(header)
 
     def _begin(self, header: Header) -> None:
@@ -191,7 +199,6 @@ class Incoming:
         if header.flags == UNCHECKED and not self.unchecked:
             raise ProtocolError(f"{self.label} sent data without a checksum")
         if not header.length:
-            self._expect(self._raw, HEADER_BYTES)
             self._deliver(header, _NOTHING)
             return
         place = self._place(header)
@@ -200,10 +207,19 @@ class Incoming:
             self._payload = place
         else:
             self._flow = place
+        suits = header.flags != 0 and self._suits(header)
         self._hash = None
-        if header.flags != UNCHECKED:
-            self._hash = mover.hasher(self._loops if self._bulk(header) else None)
+        # What goes into memory, and has its checksum in front, is checked at once when
+        # it is whole: it is small.
+        if header.flags == TRAILED or (not header.flags and self._flow is not None):
+            self._hash = mover.hasher(self._loops if suits else None)
         self._expect(self._payload, header.length)
+        self.bulk = suits
+
+    def _suits(self, header: Header) -> bool:
+        """Whether there are compiled loops, for so large a payload."""
+        bulk = header.flags != 0 and header.length >= mover.BULK_BYTES
+        return bulk and self._loops is not None
 
     def _end(self, header: Header) -> None:
         payload, self._payload = self._payload, _NOTHING
@@ -213,3 +229,4 @@ class Incoming:
 
     def _expect(self, view: memoryview, size: int) -> None:
         self._view, self._fill, self._size = view, 0, size
+        self.bulk = False

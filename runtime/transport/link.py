@@ -195,6 +195,18 @@ class Link(Protocol):
         ...
 
 
+class Borrower(Protocol):
+    """A loop that moves frames over a link's socket, between those of the link."""
+
+    def midway(self, link: Any) -> bool:
+        """Whether it has sent a part of a frame."""
+        ...
+
+    def give_back(self) -> None:
+        """Return the sockets to their links (`tcp.TcpLink.take_back`)."""
+        ...
+
+
 def translate(error: OSError, peer: str, during: str) -> RuntimeFault:
     """The RuntimeFault of an OSError on a connection to `peer`."""
     if isinstance(error, Untrusted):
@@ -314,6 +326,16 @@ def tune(sock: socket.socket) -> None:
         _unpace(sock)
     elif round_trip(sock) >= FAR_SECONDS:
         _reach_far(sock)
+
+
+def within_machine(sock: Wire) -> bool:
+    """Whether both ends have the same address: one machine, most likely."""
+    if unix_socket.carries(sock):
+        return True
+    try:
+        return sock.getpeername()[0] == sock.getsockname()[0]
+    except OSError:
+        return False  # gone already; the next read reports it
 
 
 def round_trip(sock: Wire) -> float:

@@ -5,6 +5,7 @@ from the cache. That of a large payload stands behind it, and is computed by pie
 """
 
 import os
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +24,9 @@ from pcp.runtime.transport.frame import (
 PIECE_BYTES = 512 << 10
 """Bytes of one payload in one system call, at most."""
 _TURN_BYTES = 4 << 20
+_GATHER_BYTES = 512 << 10
+_GATHER_VIEWS = 32
+"""One system call sends frames until one of these is reached."""
 
 
 class Outgoing:
@@ -39,12 +43,14 @@ class Outgoing:
         "frame",
         "started",
         "views",
+        "whole",
     )
 
     def __init__(self, frame: Frame, epoch: int, *, unchecked: bool = False) -> None:
         self.frame = frame
         self.epoch = epoch
-        self.started = False
+        self.started = self.whole = False
+        """Whether bytes were packed, and whether all that are left are in `views`."""
         self.views: list[memoryview] = []
         data = frame.kind is Kind.DATA and frame.checksum is None
         self.bulk = data and len(frame.payload) >= mover.BULK_BYTES
@@ -79,11 +85,6 @@ class Outgoing:
         return out
 
     @property
-    def whole(self) -> bool:
-        """Whether all bytes that are still to send are in `views`."""
-        return self.started and self._rest is None
-
-    @property
     def sent(self) -> bool:
         """Whether all bytes are sent."""
         return self.whole and not self.views
@@ -102,6 +103,7 @@ class Outgoing:
             raise OSError(error, os.strerror(error))  # a BlockingIOError, most often
         if self._sent == self._size:
             self.views, self._rest = [], None
+            self.whole = True
         return count
 
     @property
@@ -122,16 +124,24 @@ class Outgoing:
         frame = self.frame
         head = pack_header(frame, self.epoch, flags=self._flags)
         self.views = [memoryview(head)]
-        if len(frame.payload):
-            self._rest = memoryview(frame.payload).cast("B")
-            if self._flags == TRAILED:
-                self._hash = mover.hasher(loops)
+        if not (length := len(frame.payload)):
+            self.whole = True
+            return
+        payload = memoryview(frame.payload).cast("B")
+        if self._flags == TRAILED:
+            self._hash = mover.hasher(loops)
+        elif not self.bulk and length <= PIECE_BYTES:
+            self.views.append(payload)
+            self.whole = True
+            return
+        self._rest = payload
 
     def _cut(self) -> None:
         rest = self._rest
         assert rest is not None, "a payload that is not sent yet"
         piece = rest[:PIECE_BYTES]
-        self._rest = rest[PIECE_BYTES:] if len(rest) > PIECE_BYTES else None
+        self.whole = len(rest) <= PIECE_BYTES
+        self._rest = None if self.whole else rest[PIECE_BYTES:]
         self.views.append(piece)
         if self._hash is not None:
             self._hash.update(piece)
@@ -155,3 +165,20 @@ class Outgoing:
         if self._rest is not None:
             self._rest = memoryview(bytes(self._rest))
         self.frame.on_sent = None
+
+
+def gathered(queue: Iterable[Outgoing], loops: ModuleType | None) -> list[memoryview]:
+    """The bytes for one system call: a few frames, not too many bytes.
+
+    Bulk frames that the compiled loops send are none of these.
+    """
+    views: list[memoryview] = []
+    size = 0
+    for out in queue:
+        if out.bulk and loops is not None:
+            break
+        views += out.pack()
+        size += len(out.frame.payload)
+        if size >= _GATHER_BYTES or len(views) >= _GATHER_VIEWS or not out.whole:
+            break
+    return views

@@ -36,4 +36,4 @@ class SuspendDetection:
             self._listens_until = now + self._listens
         elif self._listens_until is not None and now >= self._listens_until:
             self._listens_until = None
-        return not self.listening
+        return self._listens_until is None

@@ -10,15 +10,23 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from pcp.errors import PeerLost, RuntimeFault
-from pcp.runtime.transport import mover, unix_socket
+from pcp.runtime.transport import mover
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import Frame, Header, Kind, Unread, text_payload
 from pcp.runtime.transport.incoming import Flow, Incoming
-from pcp.runtime.transport.link import FAR_SECONDS, Sink, Wire, round_trip, translate
-from pcp.runtime.transport.outgoing import Outgoing
+from pcp.runtime.transport.link import (
+    FAR_SECONDS,
+    Borrower,
+    Sink,
+    Wire,
+    round_trip,
+    translate,
+    within_machine,
+)
+from pcp.runtime.transport.outgoing import Outgoing, gathered
 
 _WASTE = memoryview(bytearray(256 << 10))
 """Room for bytes that are thrown away, in as few calls as possible."""
@@ -28,22 +36,7 @@ _ALL_BYTES = 64 << 20
 """More bytes than a kernel keeps for the reader of one connection."""
 _AT_ONCE = 4 << 10
 """Payloads from this size on are sent at once, without waiting for more frames."""
-_GATHER_BYTES = 512 << 10
-_AHEAD_BYTES = 4 << 10
-_GATHER_VIEWS = 32
-"""One system call sends frames until one of these is reached."""
-
-
-class Borrower(Protocol):
-    """A loop that moves frames over a link's socket, between those of the link."""
-
-    def midway(self, link: "TcpLink") -> bool:
-        """Whether it has sent a part of a frame."""
-        ...
-
-    def give_back(self) -> None:
-        """Return the sockets to their links (`TcpLink.take_back`)."""
-        ...
+_AHEAD_BYTES = 16 << 10
 
 
 class TcpLink:
@@ -106,7 +99,8 @@ class TcpLink:
         """
         if not self._open or self._leaving or self._mute is not None:
             return
-        self._queue.append(Outgoing(frame, self.epoch, unchecked=self.unchecked))
+        link = self._incoming
+        self._queue.append(Outgoing(frame, link.epoch, unchecked=link.unchecked))
         if frame.urgent or len(frame.payload) >= _AT_ONCE:
             if len(self._queue) == 1 or self._corked:
                 self._corked = False
@@ -248,12 +242,7 @@ class TcpLink:
     @property
     def local(self) -> bool:
         """Whether both ends have the same address: one machine, most likely."""
-        if unix_socket.carries(self._sock):
-            return True
-        try:
-            return self._sock.getpeername()[0] == self._sock.getsockname()[0]
-        except OSError:
-            return False  # gone already; the next read reports it
+        return within_machine(self._sock)
 
     @property
     def distant(self) -> bool:
@@ -293,7 +282,7 @@ class TcpLink:
                 if loops is not None and out.bulk:
                     count = out.send_bulk(loops, self._sock.fileno())
                 else:
-                    count = self._sock.sendmsg(self._next_views())
+                    count = self._sock.sendmsg(gathered(self._queue, loops))
             except BlockingIOError:
                 self._want(selectors.EVENT_READ | selectors.EVENT_WRITE)
                 return
@@ -306,29 +295,17 @@ class TcpLink:
             if self._leaving:
                 self._half_close()
 
-    def _next_views(self) -> list[memoryview]:
-        """The bytes for one system call: a few frames, not too many bytes."""
-        views: list[memoryview] = []
-        size = 0
-        for out in self._queue:
-            if out.bulk and self._loops is not None:
-                break
-            views += out.pack()
-            size += len(out.frame.payload)
-            if size >= _GATHER_BYTES or len(views) >= _GATHER_VIEWS or not out.whole:
-                break
-        return views
-
     def _sent(self, count: int) -> None:
         self.bytes_sent += count
         self.last_sent = time.monotonic()
-        while self._queue:
-            out = self._queue[0]
+        queue = self._queue
+        while queue:
+            out = queue[0]
             if not (out.bulk and self._loops is not None):
                 count = out.advance(count)
-            if not out.sent:
+            if out.views or not out.whole:
                 return
-            self._queue.popleft()
+            queue.popleft()
             if out.frame.on_sent is not None:
                 out.frame.on_sent()
 
@@ -373,13 +350,14 @@ class TcpLink:
                 self._fail(self._mute or closed)
                 return
             budget -= count
-            if not more and self._announced and budget <= _TURN_BYTES:
+            announced = self._buffered is None and self._mute is None
+            if not more and announced and budget <= _TURN_BYTES:
                 return  # the kernel has no more, and says so when it has
 
     def _receive(self, budget: int) -> tuple[int, bool]:
         """Receive once: how many bytes, and whether there may be more of them."""
         incoming = self._incoming
-        if self._loops is not None and not self._deaf:
+        if incoming.bulk and not self._deaf:
             progress = incoming.receive(self._sock.fileno(), budget)
             if progress is not None:
                 count, why, error = progress
@@ -388,11 +366,18 @@ class TcpLink:
                 self._heard(count)
                 self._taken(incoming.settle)
                 return count, not why
-        room = self._room()
+        if self._deaf:
+            room = _WASTE
+        elif self.borrower is not None:
+            room = incoming.room()  # what follows is the borrower's
+        else:  # small frames are read several at a time
+            room = incoming.room(self._ahead)
         count = self._sock.recv_into(room)
-        self._heard(count)
-        if count and not self._deaf:
-            self._taken(self._received, room, count)
+        if count:
+            self.last_heard = time.monotonic()
+            self.bytes_received += count
+            if not self._deaf:
+                self._taken(self._received, room, count)
         return count, count == len(room)
 
     def _heard(self, count: int) -> None:
@@ -408,31 +393,17 @@ class TcpLink:
             self.refuse(str(fault))
             self._loop.call(self.sink.lost, self, fault)
 
-    @property
-    def _announced(self) -> bool:
-        """Whether the selector will report all bytes that are still to be read."""
-        return self._buffered is None and self._mute is None
-
     def _read_on(self) -> None:
         if self._open:
             self._readable()
-
-    def _room(self) -> memoryview:
-        """Memory for the next bytes: small frames are read several at a time."""
-        if self._deaf:
-            return _WASTE
-        if self.borrower is not None:
-            return self._incoming.room()  # what follows is the borrower's
-        ahead = self._ahead
-        return ahead if self._incoming.missing < len(ahead) else self._incoming.room()
 
     def _received(self, room: memoryview, count: int) -> None:
         if room is not self._ahead:
             self._incoming.took(room, count)
             return
-        data = room[:count]
-        while len(data) and self._open and not self._deaf:
-            data = data[self._incoming.copied(data) :]
+        incoming, at = self._incoming, 0
+        while at < count and self._open and not self._deaf:
+            at += incoming.copied(room[at:count])
 
     def _place(self, header: Header) -> memoryview | Flow:
         if header.kind is Kind.DATA and self.flow is not None:

@@ -40,7 +40,7 @@ def reduce_one(comm):
 
 
 def voted(group):
-    return any(o.voted for o in group._operations.values())
+    return any(o.voted for o in group._table.operations.values())
 
 
 def reduce_several(comm):

@@ -22,6 +22,7 @@ BUILTIN = "builtin:"
 HUGGING_FACE = "huggingface:"
 SECRETS = {"wandb_api_key"}
 """Keys that are not kept on the disk, and not sent to workers."""
+_USUAL_DATA = DataOptions.model_validate({})
 
 BROUGHT = ".frozen.safetensors"
 """How the file ends that `pcp export` puts beside a model."""
@@ -378,7 +379,7 @@ class Experiment(BaseModel):
     @property
     def data_options(self) -> DataOptions:
         """How the data are read, by default or as was said."""
-        return self.data or DataOptions.model_validate({})
+        return self.data or _USUAL_DATA
 
     @property
     def inner_steps(self) -> int:

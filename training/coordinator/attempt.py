@@ -65,11 +65,15 @@ class Attempt:
             self.prepared[name] = message
         return current and name in self.members
 
+    def computing(self, name: str) -> bool:
+        """Whether a member is still making inner steps."""
+        done = name in self.computed or name in self.prepared
+        return not done and name in self.members
+
     @property
     def slow(self) -> list[str]:
         """Members that are still making inner steps."""
-        done = {*self.computed, *self.prepared}
-        return [name for name in self.members if name not in done]
+        return [name for name in self.members if self.computing(name)]
 
     def silent(self) -> dict[str, int]:
         """Members that said nothing, in how many attempts, this one too."""

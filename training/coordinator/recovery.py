@@ -121,12 +121,14 @@ class Recovery:
         run, roster = self._run, self._run.roster
         self._let_go()
         stranded = not roster.holders(run.committed) and self._rounds.needs_holder()
+        waiting = False
         for member in roster:
             if member.state == READY and stranded:
                 member.state = WAITING  # it was to be brought up to date by the rest
             if member.state == WAITING:
+                waiting = True
                 self.judge(member)
-        waiting = any(member.state == WAITING for member in roster)
+        waiting = waiting and any(member.state == WAITING for member in roster)
         if not self._rounds.stuck(waiting):
             self._headless_since = None
         elif self._headless_since is None:

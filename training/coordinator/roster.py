@@ -84,13 +84,14 @@ class Roster:
         self._members: dict[str, Member] = {}
         self._indices: dict[str, int] = {}
         self._by_connection: dict[Peer, Member] = {}
-        self._sorted: list[Member] | None = None
+        self._sorted: tuple[Member, ...] | None = None
         """In order of index; None after a change."""
 
     def __iter__(self) -> Iterator[Member]:
         if self._sorted is None:
-            self._sorted = sorted(self._members.values(), key=lambda m: m.index)
-        return iter(tuple(self._sorted))
+            members = sorted(self._members.values(), key=lambda m: m.index)
+            self._sorted = tuple(members)
+        return iter(self._sorted)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -131,4 +132,4 @@ class Roster:
 
     def holders(self, round_: int) -> list[Member]:
         """The ready members that hold the state of a round."""
-        return [member for member in self.ready() if member.committed == round_]
+        return [m for m in self if m.state == READY and m.committed == round_]

@@ -43,7 +43,7 @@ class RoundPolicy(ABC):
 
     def computing(self, name: str) -> bool:
         """Whether a member is to make inner steps now."""
-        return self.attempt is not None and name in self.attempt.slow
+        return self.attempt is not None and self.attempt.computing(name)
 
     @property
     def exchanges_inside(self) -> bool:

@@ -188,14 +188,14 @@ class TrainingRun:
     def _forgotten(self, event: Event) -> bool:
         """Whether the history in memory does not reach back to what an event names."""
         state = self.state
-        match event:
-            case Received(message=Hello(run=run, committed=held)) if run == state.name:
-                return not state.knows(held)
-            case Received(message=Ready(round=held)):
-                return not state.knows(held)
-            case Found(saved=saved):
-                back_to = self._begun().recovery.target(saved)
-                return not state.progress.history.reaches(back_to)
+        if isinstance(event, Received):
+            said = event.message
+            if isinstance(said, Hello):
+                return said.run == state.name and not state.knows(said.committed)
+            return isinstance(said, Ready) and not state.knows(said.round)
+        if isinstance(event, Found):
+            back_to = self._begun().recovery.target(event.saved)
+            return not state.progress.history.reaches(back_to)
         return False
 
     def _on_recalled(self, event: Recalled) -> None:
@@ -404,8 +404,9 @@ class TrainingRun:
         state, now = self.state, self.state.now
         if now - self._beat >= state.experiment.heartbeat_seconds:
             self._beat = now
+            beat = Heartbeat()
             for member in state.roster:
-                state.send(member, Heartbeat())
+                state.send(member, beat)
             state.do(ShowStatus(self.status()))
         limit = state.experiment.heartbeat_limit_seconds
         if not self._suspension.turned(now):

@@ -11,7 +11,7 @@ wrong.
 
 import heapq
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from itertools import count
@@ -39,6 +39,7 @@ from pcp.training.coordinator.events import (
     Opened,
     Program,
     Recalled,
+    Received,
     Saved,
     Tick,
     Written,
@@ -47,6 +48,9 @@ from pcp.training.coordinator.islands import Islands
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.storage.ledger_state import replayed
+from pcp.training.wire.messages import (
+    Heartbeat,
+)
 from pcp.training_plan import (
     Asynchronous,
     EveryRound,
@@ -103,7 +107,7 @@ def experiment() -> Any:
             "max_epochs": 10,
             "validation_fraction": 0.05,
             "heartbeat_limit_seconds": 1.5,
-            "heartbeat_seconds": 0.5,
+            "heartbeat_seconds": 0.7,
         }
     )
 
@@ -162,8 +166,11 @@ class Schedule:
 
     def after(self, seconds: float, act: Callable[[], object]) -> None:
         """Do it later."""
-        entry = (self.now + seconds, next(self._numbers), act)
-        heapq.heappush(self._queue, entry)
+        heapq.heappush(self._queue, (self.now + seconds, next(self._numbers), act))
+
+    def at(self, when: float, act: Callable[[], object]) -> None:
+        """Do it at that time."""
+        heapq.heappush(self._queue, (when, next(self._numbers), act))
 
     def latency(self) -> float:
         """Seconds that a message takes on its way."""
@@ -176,14 +183,14 @@ class Schedule:
         for _ in range(self.workers * self.ranks):
             self.after(0.2 * self.random.random(), self.start_worker)
         plan(self)
-        queue = self._queue
+        queue, pop = self._queue, heapq.heappop
         until = FAULT_SECONDS + PATIENCE_SECONDS
-        while self.run is None or self.run.outcome is None:
-            self.now, _, act = heapq.heappop(queue)
+        while (run := self.run) is None or run.loop is None or run.outcome is None:
+            self.now, _, act = pop(queue)
             act()
             if self.now > until:
                 raise Violation(f"the run stands still: {self._where()}")
-        self._ended(self.run)
+        self._ended(run)
         return self
 
     def _ended(self, run: TrainingRun) -> None:
@@ -249,21 +256,21 @@ class Schedule:
             self.after(pause, lambda: self.run is run and self.tell(event))
             return
         self.happened(event)
-        self._tick_later(0.02)
+        if not _only_lives(event):
+            self._tick_later(0.02)
 
     def _tick_later(self, seconds: float) -> None:
         at = self.now + seconds
         if self._tick_at <= self.now or at < self._tick_at - 0.01:
             self._tick_at = at
-            self.after(seconds, lambda: self._tick(at))
+            self.at(at, lambda: self._tick(at))
 
     def _tick(self, at: float) -> None:
         if at != self._tick_at or self.run is None:
             return
         if self.now < self.frozen_until:
-            self._tick_at = self.frozen_until
-            frozen = self.frozen_until
-            self.after(frozen - self.now, lambda: self._tick(frozen))
+            self._tick_at = frozen = self.frozen_until
+            self.at(frozen, lambda: self._tick(frozen))  # not a rounding before it
             return
         self.happened(Tick())
         if self.run is not None:
@@ -271,9 +278,9 @@ class Schedule:
 
     def happened(self, event: Event) -> None:
         """As the real shell does it; but a process may die between two effects."""
-        events = deque([event])
-        while events and self.run is not None:
-            for effect in self.islands.step(events.popleft(), self.now):
+        events = [event]
+        for each in events:
+            for effect in self.islands.step(each, self.now):
                 if self.points is not None:
                     self.points -= 1
                     if self.points < 0:
@@ -389,6 +396,15 @@ _PERFORMERS: dict[type, Callable[[Schedule, Any], Event | None]] = {
     do.StopServing: Schedule._stop_serving,
     do.Recall: Schedule._recall,
 }
+
+
+def _only_lives(event: Event) -> bool:
+    """Whether a worker says that it lives, and no more: nothing is due by that.
+
+    The next tick sees it, within `IDLE_SECONDS`.
+    """
+    said = event.message if isinstance(event, Received) else None
+    return isinstance(said, Heartbeat) and said.meeting is None
 
 
 def first_violation(seeds: range, policy: str = "together", ranks: int = 1) -> str:

@@ -52,6 +52,8 @@ class Wire:
 
     def to_worker(self, message: Message) -> None:
         """What the shepherd says; it is lost if the connection breaks before."""
+        if isinstance(message, Heartbeat):
+            return  # a worker here does nothing by it, and none of them is lost
         if self.open and not self._loses(TO_WORKER, message):
             self._deliver(TO_WORKER, lambda: self.node.receive(self, message))
 
@@ -106,7 +108,10 @@ class Wire:
         return self._deaf[way]
 
     def _deliver(self, way: int, act: Callable[[], None]) -> None:
-        schedule = self.schedule
-        at = max(self._last[way], schedule.now + schedule.latency())
-        self._last[way] = at
-        schedule.after(at - schedule.now, act)
+        schedule, last = self.schedule, self._last
+        at = schedule.now + schedule.latency()
+        if at < last[way]:
+            at = last[way]
+        else:
+            last[way] = at
+        schedule.at(at, act)

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from helpers.simulation.run_schedules import Schedule
 
 STEP_SECONDS = 0.05
-BEAT_SECONDS = 0.5
+BEAT_SECONDS = 0.7
+_LIVES = Heartbeat()
 
 
 class Node:
@@ -156,7 +157,8 @@ class Node:
 
     def _beat(self, wire: Wire) -> None:
         if wire is self.wire and wire.open:
-            wire.to_shepherd(Heartbeat(meeting=self._inner_exchange()))
+            meeting = self._inner_exchange()
+            wire.to_shepherd(Heartbeat(meeting=meeting) if meeting else _LIVES)
             self.after(BEAT_SECONDS, lambda: self._beat(wire))
 
     def lost(self, wire: Wire) -> None:

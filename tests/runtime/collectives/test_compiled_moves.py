@@ -12,8 +12,8 @@ from helpers.worlds.collective_arguments import draw
 from helpers.worlds.communicators import endpoints, form, leave, outcome, together
 
 from pcp.errors import PcpError, PeerLost, Timeout, UsageError
-from pcp.runtime.collectives.compiled_moves import CompiledMoves
 from pcp.runtime.collectives.schedule import along_ring, reference
+from pcp.runtime.collectives.segments.compiled_moves import CompiledMoves
 from pcp.runtime.memory.shared_arrays import shared_empty
 from pcp.runtime.transport import mover
 from pcp.runtime.transport.frame import (

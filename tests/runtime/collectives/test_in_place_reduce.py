@@ -163,7 +163,7 @@ def test_nonsense_in_an_open_frame_ends_no_more_than_its_sender(said, error) -> 
         descriptor = json.dumps(facts | {"op": "sum"}).encode()
         word = b"p" + json.dumps(said).encode()
         payload = len(descriptor).to_bytes(4, "big") + descriptor + word
-        group, seq = comms[1]._group, comms[0]._group._outcomes._next[0]
+        group, seq = comms[1]._group, comms[0]._group._table.outcomes._next[0]
         frame = Frame(Kind.OPEN, seq=seq, payload=payload)
         pending = comms[0].all_reduce_async(draw(0, LARGE), timeout=5)
         group.loop.ask(lambda: group.send(0, frame))
@@ -175,7 +175,7 @@ def test_nonsense_in_an_open_frame_ends_no_more_than_its_sender(said, error) -> 
 @pytest.mark.parametrize("offset", [0, LARGE, 1 << 60])
 def test_a_word_about_more_than_there_is_loses_its_sender(offset, count) -> None:
     with IN_PLACE.warmed(2) as comms:
-        group, seq = comms[1]._group, comms[0]._group._outcomes._next[0]
+        group, seq = comms[1]._group, comms[0]._group._table.outcomes._next[0]
         late = comms[1].all_reduce_async(draw(1, count), timeout=5)
         word = Frame(Kind.DATA, seq=seq, step=1 << 31, offset=offset, payload=b"\1")
         group.loop.ask(lambda: group.send(0, word))

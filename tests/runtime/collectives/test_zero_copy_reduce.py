@@ -188,7 +188,7 @@ def test_nonsense_in_an_open_frame_ends_no_more_than_its_sender(said, error) -> 
         facts = {"kind": "all_reduce", "dtype": "float32", "shape": [LARGE]}
         descriptor = json.dumps(facts | {"op": "sum"}).encode()
         payload = len(descriptor).to_bytes(4, "big") + descriptor + said
-        group, seq = comms[1]._group, comms[0]._group._outcomes._next[0]
+        group, seq = comms[1]._group, comms[0]._group._table.outcomes._next[0]
         pending = comms[0].all_reduced_async(draw(0, LARGE), timeout=5)
         frame = Frame(Kind.OPEN, seq=seq, payload=payload)
         group.loop.ask(lambda: group.send(0, frame))
@@ -199,7 +199,7 @@ def test_nonsense_in_an_open_frame_ends_no_more_than_its_sender(said, error) -> 
 @pytest.mark.parametrize("count", [LARGE, SMALL])
 def test_a_word_out_of_turn_loses_its_sender(count) -> None:
     with ZERO_COPY.warmed(2) as comms:
-        group, seq = comms[1]._group, comms[0]._group._outcomes._next[0]
+        group, seq = comms[1]._group, comms[0]._group._table.outcomes._next[0]
         late = comms[1].all_reduced_async(draw(1, count), timeout=5)
         word = Frame(Kind.DATA, seq=seq, step=1 << 31, payload=b"\1")
         group.loop.ask(lambda: group.send(0, word))
@@ -276,4 +276,6 @@ def test_what_was_read_too_late_is_given_up(monkeypatch, count: int) -> None:
 def voted(comm) -> bool:
     """Whether all of a member's operations are voted for."""
     group = comm._group
-    return group.loop.ask(lambda: all(op.voted for op in group._operations.values()))
+    return group.loop.ask(
+        lambda: all(op.voted for op in group._table.operations.values())
+    )

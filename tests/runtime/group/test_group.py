@@ -19,7 +19,7 @@ def test_data_that_comes_too_late_has_a_place_for_each_sender() -> None:
         group = comms[1]._group
 
         def rooms() -> list[memoryview]:
-            group._outcomes.post((0, 4))
+            group._table.outcomes.post((0, 4))
             late = Header(Kind.DATA, group.epoch, 0, 1, 0, 0, 100, 0)
             return [group.place(group.links[rank], late) for rank in (0, 2)]
 

@@ -26,10 +26,10 @@ def decide_early(self: Membership, key: Key) -> list[SendMessage]:
 
 def concede_without_giving_up(self: Group, key: Key) -> bool:
     """A member says that it has not voted, and votes later."""
-    operation = self._operations.get(key)
+    operation = self._table.operations.get(key)
     if operation is not None:
         return operation.voted
-    return self._outcomes.happened(key)
+    return self._table.outcomes.happened(key)
 
 
 def hostile(seed: int) -> Simulation:

@@ -38,7 +38,7 @@ def distant(size: int):
 def unexpected(comm) -> int:
     """Bytes of data that this member keeps for calls it has not made."""
     group = comm._group
-    return group.loop.ask(lambda: sum(group._unexpected._data.values()))
+    return group.loop.ask(lambda: sum(group._table.unexpected._data.values()))
 
 
 def unexpected_soon(comm) -> int:
@@ -141,7 +141,7 @@ def test_near_members_wait() -> None:
     with world("tcp", 2) as comms:
         pending = comms[0].all_reduce_async(draw(0))
         comms[0].all_reduce_async(draw(0), tag="another")
-        eventually(lambda: len(comms[1]._group._unexpected._frames) == 2)
+        eventually(lambda: len(comms[1]._group._table.unexpected._frames) == 2)
         assert unexpected(comms[1]) == ahead(comms[0]) == 0
         assert not pending.done()
 

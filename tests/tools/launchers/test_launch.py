@@ -302,19 +302,17 @@ def test_ray_workers_get_code_for_their_processor(folder, children):
 @pytest.mark.slow
 def test_ray_places_workers_and_restarts_them(folder, children):
     """A cluster of three node processes; one worker's process is killed."""
-    ray = pytest.importorskip("ray")
-    write_experiment(folder, outer_loop_steps=400, max_epochs=100)
+    pytest.importorskip("ray")
+    write_experiment(folder, outer_loop_steps=100_000, max_epochs=100_000)
     launched = children.start("helpers.servers.ray_cluster", "3", "x.json", "2")
     launched.wait_for("round 5/", 120)
     pid = int(launched.wait_for("started for", 60).split("process ")[1].split()[0])
     os.kill(pid, 9)
     launched.wait_for("goes on with 1 worker ", 60)
     launched.wait_for("2 workers", 60)
-    assert launched.wait(240) == 0, launched.text
-    assert "rounds          400" in launched.text
-    report = check(folder / "runs" / "x" / "ledger.jsonl")
-    assert report.rounds == 400
-    assert ray.__version__
+    launched.signal(signal.SIGINT)
+    assert launched.wait(60) == 128 + signal.SIGINT, launched.text
+    assert check(folder / "runs" / "x" / "ledger.jsonl").rounds > 5
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def test_schedules_meet_what_can_happen() -> None:
 )
 def test_messages_of_every_kind_are_lost(policy: str, messages: str) -> None:
     lost = Counter[str]()
-    for seed in range(250):
+    for seed in range(400):
         lost += Schedule(seed, policy).go().lost
     for kind in messages.split():
         assert lost[kind], kind

@@ -4,7 +4,6 @@ Some data goes to a far peer before that, within bounds; the peer keeps it as un
 frames (`pcp.runtime.group.unexpected_frames`).
 """
 
-from collections import Counter
 from typing import Protocol
 
 from pcp.runtime.transport.frame import Frame
@@ -27,7 +26,7 @@ class HeldFrames:
 
     def __init__(self) -> None:
         self._frames: dict[int, list[Frame]] = {}
-        self._ahead: Counter[int] = Counter()
+        self._ahead: dict[int, int] = {}
         """Room taken at peers that had not opened."""
 
     def hold(self, peer: int, frame: Frame) -> None:
@@ -39,12 +38,13 @@ class HeldFrames:
         if peer in self._frames:
             return False
         booked = group.run_ahead(peer, nbytes)
-        self._ahead[peer] += booked
+        self._ahead[peer] = self._ahead.get(peer, 0) + booked
         return booked > 0
 
     def caught_up(self, group: Ahead, peer: int) -> None:
         """Return the room taken at a peer, which has opened."""
-        group.caught_up(peer, self._ahead.pop(peer, 0))
+        if booked := self._ahead.pop(peer, 0):
+            group.caught_up(peer, booked)
 
     def take(self, peer: int) -> list[Frame]:
         """Remove and return the frames for a peer."""

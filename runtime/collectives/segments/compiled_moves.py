@@ -137,7 +137,7 @@ class CompiledMoves:
                 self._counts[peer] = new
                 link.moved(new[0] - old[0], new[1] - old[1])
 
-    # For links (`tcp.Borrower`).
+    # For links (`link.Borrower`).
 
     def midway(self, link: TcpLink) -> bool:
         """Whether a frame is partly sent on this link."""
