@@ -18,17 +18,9 @@ from helpers.simulation.training import Simulation, Wrong
 
 from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
-from pcp.training.wire.message import (
-    Message,
-)
-from pcp.training.wire.messages import (
-    Ready,
-    RoundStart,
-)
-from pcp.training.worker.round_runner import RoundRunner
 from pcp.training.worker.worker_state import WorkerState
 
-attempt, finish_prepared = RoundRunner.attempt, SynchronousRounds.finish_prepared
+finish_prepared = SynchronousRounds.finish_prepared
 
 
 def wrong(first: int, count: int, seconds: float = 240.0, **fixed: Any) -> list[str]:
@@ -94,21 +86,6 @@ def check_same(one: Simulation, other: Simulation) -> None:
 # Wrong protocols, which a simulation must notice.
 
 
-def keeps_to_itself_what_it_holds(self: RoundRunner, order: RoundStart) -> None:
-    """A worker that caught up inside a group, or is ahead, does not say so."""
-    send = self._send
-
-    def all_but_ready(message: Message) -> None:
-        if not isinstance(message, Ready):
-            send(message)
-
-    with (
-        mock.patch.object(self, "_send", all_but_ready),
-        mock.patch.object(self.group, "_send", all_but_ready),
-    ):
-        attempt(self, order)
-
-
 def commits_what_was_prepared_with_others(self: SynchronousRounds) -> bool:
     """Whose lease went back since then is not looked at."""
     progress = self._run.progress
@@ -122,7 +99,6 @@ def keeps_the_inner_steps(self: WorkerState) -> None:
 
 
 MUTANTS = {
-    "silent": (RoundRunner, "attempt", keeps_to_itself_what_it_holds),
     "prepared": (
         SynchronousRounds,
         "finish_prepared",
