@@ -15,21 +15,27 @@ KNOWN = ("index", "worker", "address", "target", "backend", "device")
 
 
 class Journal(PlainLog):
-    """Appends the log's lines, dated, and a line for each worker that is new.
+    """Appends what is said, as dated text and as JSON, and a line for each new worker.
 
     A line that the disk does not take is left out: the ledger and the metrics, which
     count, end the run and say so.
     """
 
     def __init__(self, rounds: int, log: Path, workers: Path) -> None:
+        """`log` is the text's file; the JSON lies beside it, as `.jsonl`."""
         super().__init__(rounds, self._append)
-        self._log = open(log, "a", encoding="utf-8", buffering=1)
-        self._workers = open(workers, "a", encoding="utf-8", buffering=1)
+        paths = log, log.with_suffix(".jsonl"), workers
+        self._log, self._objects, self._workers = (
+            open(path, "a", encoding="utf-8", buffering=1) for path in paths
+        )
         self._seen: set[tuple[Any, ...]] = set()
 
     def log(self, text: str) -> None:
         """Append it with the date."""
-        self._append(f"{time.strftime(STAMP)} {text}")
+        now = time.time()
+        self._append(f"{time.strftime(STAMP, time.localtime(now))} {text}")
+        with suppress(OSError):
+            self._objects.write(strict_json.dumps({"time": now, "text": text}) + "\n")
 
     def status(self, values: Mapping[str, Any]) -> None:
         """Append the workers that were not there before."""
@@ -42,7 +48,7 @@ class Journal(PlainLog):
 
     def close(self) -> None:
         """Close the files."""
-        for file in (self._log, self._workers):
+        for file in (self._log, self._objects, self._workers):
             with suppress(OSError):
                 file.close()
 

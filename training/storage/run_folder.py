@@ -9,6 +9,7 @@
     metrics.jsonl        a line a round (`pcp.training.observe.metrics`)
     loss.png             the plot
     shepherd.log         what the shepherd says, with the dates
+    shepherd.jsonl       the same, an object a line: time and text
     workers.jsonl        a line for each worker and where it was
     report.html          the run's page with its data, when it has ended
     control.json         where the shepherd is (`coordinator.operator_control`)

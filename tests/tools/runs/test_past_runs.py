@@ -146,14 +146,14 @@ def test_only_runs_are_served(served: WebServer, path: str) -> None:
 
 
 def test_a_line_of_the_log_may_go_on(tmp_path: Path) -> None:
-    log = journal.Journal(2, tmp_path / "log", tmp_path / "workers")
+    log = journal.Journal(2, tmp_path / "a.log", tmp_path / "workers")
     log.log("first\nand more")
     log.log("second")
     log.close()
-    assert [t for _, t in journal.events(tmp_path / "log")] == [
-        "first\nand more",
-        "second",
-    ]
+    said = ["first\nand more", "second"]
+    assert [t for _, t in journal.events(tmp_path / "a.log")] == said
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines] == said
 
 
 def test_no_text_of_a_run_ends_the_script(tmp_path: Path, runs: Path) -> None:
