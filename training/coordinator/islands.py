@@ -31,7 +31,15 @@ from pcp.training.coordinator.effects import (
     Send,
     ShowStatus,
 )
-from pcp.training.coordinator.events import Compiled, Event, Lost, Peer, Received, Tick
+from pcp.training.coordinator.events import (
+    Compiled,
+    Event,
+    Lost,
+    NotSaved,
+    Peer,
+    Received,
+    Tick,
+)
 from pcp.training.coordinator.island import Island
 from pcp.training.coordinator.island_formation import Rank, form
 from pcp.training.coordinator.training_run import TrainingRun
@@ -104,6 +112,8 @@ class Islands:
             case Compiled(program=program):
                 plan = plan_of(program.manifest)
                 self._exchanges_inside = plan.exchanges_inside
+            case NotSaved(at=str() as at):
+                return self._pass(replace(event, at=self._member_at(at)), now)
             case Tick():
                 return [*self._waiting_on(now), *self._pass(event, now)]
         return self._pass(event, now)
@@ -266,6 +276,13 @@ class Islands:
     @property
     def _places(self) -> range:
         return range(self.size)
+
+    def _member_at(self, address: str) -> str:
+        """Of a rank, where its island is; of any other endpoint its own address."""
+        for island in self.islands.values():
+            if address in (rank.hello.address for rank in island.ranks):
+                return island.address
+        return address
 
     def _at(self, address: str, coordinate: int) -> str:
         """Of a member, where its rank is; of any other endpoint its own address."""
