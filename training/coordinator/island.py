@@ -24,6 +24,7 @@ from pcp.training.wire.messages import (
     Ready,
     RoundStart,
     Validated,
+    Whereabouts,
 )
 
 
@@ -146,7 +147,8 @@ class Island:
             return None
         beats, self._heard = list(self._heard.values()), {}
         places = [beat.at for beat in beats if beat.at is not None]
-        at = min(places, key=lambda p: p.steps) if len(places) == len(beats) else None
+        whole = len(places) == len(beats)
+        at = min(places, key=_far) if whole else None
         known = [beat.meeting for beat in beats if beat.meeting is not None]
         if len(known) < len(beats) or not known:
             return Heartbeat(at=at)
@@ -169,6 +171,11 @@ class Island:
         del self._said[key]
         whole = [said[at] for at in range(len(self.ranks))]
         return self._note(whole) if join is joined_prepared else join(whole)
+
+
+def _far(at: Whereabouts) -> tuple[int, bool]:
+    """How far a rank is; of two, one that waits is further than one that acts."""
+    return at.steps, at.call == "waiting"
 
 
 def _digest_of(hello: Hello, round_: int) -> str | None:

@@ -19,14 +19,23 @@ class StepsInside:
 
     def __init__(self, schedule: "Schedule", order: RoundStart) -> None:
         self._schedule, self._island = schedule, list(order.island)
-        self._there: dict[str, tuple[Node, Callable[[], None]]] = {}
+        self._there: dict[str, tuple[Node, Callable[[], None], Callable[[], bool]]] = {}
         self._dead: int | None = None
 
-    def meets(self, node: "Node", act: Callable[[], None]) -> None:
-        """A rank is at their end; all go on when all are there."""
-        self._there[node.address] = (node, act)
+    def meets(
+        self, node: "Node", act: Callable[[], None], waits: Callable[[], bool]
+    ) -> None:
+        """A rank is at their end; all go on when all are there and wait.
+
+        One that has begun something else meanwhile has left their group.
+        """
+        self._there[node.address] = (node, act, waits)
         if len(self._there) < len(self._island):
             self.look()
+            return
+        left = [at for at, a in enumerate(self._island) if not self._there[a][2]()]
+        if left:
+            self._fail(left[0])
             return
         ranks = [self._there[address][0] for address in self._island]
         held = {rank.held[0] if rank.held else None for rank in ranks}
@@ -34,7 +43,7 @@ class StepsInside:
             raise Violation(f"ranks step together from the rounds {held}")
         if [rank.coordinate for rank in ranks] != [*range(len(ranks))]:
             raise Violation(f"{[rank.name for rank in ranks]} are in no order")
-        for _, each in self._there.values():
+        for _, each, _ in self._there.values():
             self._schedule.after(0.0, each)
 
     def look(self) -> None:
@@ -42,6 +51,10 @@ class StepsInside:
         nodes = self._schedule.nodes
         gone = [at for at, a in enumerate(self._island) if not nodes[a].alive]
         if gone and self._there:
-            for node, _ in self._there.values():
-                node.fails_inside(gone[0])
-            self._there.clear()
+            self._fail(gone[0])
+
+    def _fail(self, lost: int) -> None:
+        for node, _, waits in self._there.values():
+            if waits():
+                node.fails_inside(lost)
+        self._there.clear()

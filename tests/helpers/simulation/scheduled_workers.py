@@ -319,6 +319,7 @@ class Node(OwnThread):
         steps.meets(
             self,
             lambda: self._stepped(order, base) if doing == self._doing else None,
+            lambda: doing == self._doing,
         )
 
     def fails_inside(self, lost: int) -> None:

@@ -141,7 +141,7 @@ def keeps_the_others(
 @pytest.mark.parametrize(
     ("owner", "name", "mutant", "point", "says"),
     [
-        (Island, "_held", takes_the_newest_part, "committed", "stands still"),
+        (Island, "_held", takes_the_newest_part, "committed", "rank 0 of round"),
         (Island, "says", speaks_for_all, "prepared", "committed without"),
         (Islands, "_dissolve", keeps_the_others, "reduced", "stands still"),
     ],
