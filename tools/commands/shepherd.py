@@ -298,7 +298,7 @@ def watch(
         page = _web_page(experiment, past, *web, token, desk)
     rounds = experiment.outer_loop_steps
     observers: list[Observer] = [MetricsFile(folder.metrics, say), *page]
-    observers.append(Journal(rounds, folder.log, folder.workers))
+    observers.append(Journal(rounds, folder.log, folder.json_log, folder.workers))
     observers += jobs.wandb_observer(experiment, folder.name)
     if find_spec("tensorboardX"):
         from pcp.training.observe.tensorboard import TensorBoard

@@ -21,10 +21,9 @@ class Journal(PlainLog):
     count, end the run and say so.
     """
 
-    def __init__(self, rounds: int, log: Path, workers: Path) -> None:
-        """`log` is the text's file; the JSON lies beside it, as `.jsonl`."""
+    def __init__(self, rounds: int, log: Path, json_log: Path, workers: Path) -> None:
         super().__init__(rounds, self._append)
-        paths = log, log.with_suffix(".jsonl"), workers
+        paths = log, json_log, workers
         self._log, self._objects, self._workers = (
             open(path, "a", encoding="utf-8", buffering=1) for path in paths
         )

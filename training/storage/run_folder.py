@@ -87,6 +87,11 @@ class RunFolder:
         return self.path / "shepherd.log"
 
     @property
+    def json_log(self) -> Path:
+        """The same as JSON."""
+        return self.path / "shepherd.jsonl"
+
+    @property
     def workers(self) -> Path:
         """The file of the workers that the run had."""
         return self.path / "workers.jsonl"
@@ -168,7 +173,8 @@ class RunFolder:
         if not self.fresh or self.begun:
             return
         ours = (self.ledger, self.path / CONTROL_FILE, self.path / WORKER_LOG)
-        written = (self.experiment, self.changed, self.metrics, self.log, self.workers)
+        logs = (self.log, self.json_log, self.workers)
+        written = (self.experiment, self.changed, self.metrics, *logs)
         for path in (*written, *ours, *self.bundles):
             path.unlink(missing_ok=True)
         with suppress(OSError):

@@ -6,8 +6,8 @@ header is padded with spaces so that data starts at a multiple of 64 bytes,
 which lets a runtime map it without a copy. Nothing in a file is executed, and
 nothing is believed before it was compared with the file's size.
 
-The package safetensors aligns data to 8 bytes, and its writer takes all tensors at once:
-a state that comes in pieces would have to be whole in memory first.
+The package safetensors aligns data to 8 bytes, and its writer takes all tensors at
+once: a state that comes in pieces would have to be whole in memory first.
 """
 
 import hashlib

@@ -146,7 +146,7 @@ def test_only_runs_are_served(served: WebServer, path: str) -> None:
 
 
 def test_a_line_of_the_log_may_go_on(tmp_path: Path) -> None:
-    log = journal.Journal(2, tmp_path / "a.log", tmp_path / "workers")
+    log = journal.Journal(2, *(tmp_path / name for name in ("a.log", "a.jsonl", "b")))
     log.log("first\nand more")
     log.log("second")
     log.close()
