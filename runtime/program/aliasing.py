@@ -72,9 +72,9 @@ def overlapping(extents: Sequence[Extent], taken: Iterable[Extent] = ()) -> list
 class Overlaps:
     """Which results of a function overlap others or arguments, call by call.
 
-    What a straight function does is the same in each call (the manifest's `straight`), so a
-    result of it that lay apart once lies apart always. The others are looked at for
-    some calls, since an extent may seem to overlap; then they count as overlapping.
+    What a straight function does is the same in each call (the manifest names these),
+    so a result of it that lay apart once lies apart always. The others are looked at
+    for some calls, since an extent may seem to overlap; then they count as overlapping.
     """
 
     CALLS = 4
