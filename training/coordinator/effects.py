@@ -59,9 +59,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class ShowStatus:
-    """The state of the run, for the observers: a heartbeat's interval has passed."""
-
-    values: Mapping[str, Any]
+    """Ask for the run's status, for the observers: a heartbeat's interval is over."""
 
 
 @dataclass(frozen=True, slots=True)

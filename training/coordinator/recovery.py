@@ -120,7 +120,7 @@ class Recovery:
         """Judge the members that wait; rewind when waiting is hopeless."""
         run, roster = self._run, self._run.roster
         self._let_go()
-        stranded = not roster.holders(run.committed) and self._rounds.needs_holder()
+        stranded = self._rounds.needs_holder() and not roster.holders(run.committed)
         waiting = False
         for member in roster:
             if member.state == READY and stranded:
