@@ -194,7 +194,7 @@ def _subject(message: Any) -> tuple[int, ...]:
 
 
 def joined_prepared(said: Sequence[Any]) -> Prepared:
-    """Losses and steps are the island's on each rank; times the longest, bytes all."""
+    """Losses and steps are the same on all ranks; times are the longest, bytes sums."""
     most = ("compute_seconds", "exchange_seconds", "data_wait_seconds")
     alls = ("bytes_sent", "bytes_received", "processor_seconds")
     update: dict[str, Any] = {"digest": joined_digest([m.digest for m in said])}
