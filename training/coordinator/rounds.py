@@ -1,9 +1,8 @@
 """The rounds of a run: give out leases, wait for all members, commit or try again.
 
 The state of one round is in its `Attempt`. A round that lost a member goes on with the
-others. A round whose exchange failed although all members live is tried again with the
-same members, and if that keeps failing, without the member that the others cannot
-reach.
+others. A round whose exchange failed although all members live is tried again with
+them, and if that keeps failing, without the member that the others cannot reach.
 
 `Rounds` is the common part of all policies: a round is committed when all members of
 its newest attempt have prepared one state. `round_policy` is where policies differ.
@@ -250,7 +249,7 @@ class Rounds(RoundPolicy):
         self.drop(member, "quarantined")
 
     def unserved(self, member: Member) -> None:
-        """A member did not hand out its state: the first time is forgiven, once."""
+        """A member did not hand out its state: the second time it is removed."""
         member.unserved += 1
         if member.unserved < _UNSERVED:
             return
@@ -423,8 +422,7 @@ class Rounds(RoundPolicy):
     def _hung(self, attempt: Attempt) -> list[tuple[Member, str]]:
         """Members that are silent while the exchanges of others fail again and again.
 
-        A member that still waits for others is none: a peer that fails at once must not
-        have it removed.
+        Members that still wait for others are not: a peer may have failed at once.
         """
         roster = self._run.roster
         silent = [
