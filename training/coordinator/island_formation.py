@@ -1,8 +1,9 @@
 """The formation of islands: of ranks that were one, then of newcomers of one host.
 
-    complete all ranks of an earlier island are back filled      newcomers take the
-    places that an island has lost new         newcomers of one host mixed ranks that
-    have waited long: of several hosts, of earlier islands
+    complete    all ranks of an earlier island are back
+    filled      newcomers take the places that an island has lost
+    new         newcomers of one host
+    mixed       ranks that have waited long: of several hosts, of earlier islands
 
 A rank keeps its coordinate where it can: then its part of the state need not move.
 """

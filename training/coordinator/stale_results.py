@@ -1,7 +1,7 @@
 """Stale results: the inner steps of a member that a round went on without.
 
-    drop the steps do not count; their samples go back to the pool next the member
-    finishes them, and brings them into the next round that it can join
+    drop    the steps do not count; their samples go back to the pool
+    next    the member finishes them, and brings them into the next round that it joins
 
 A late member of round t keeps its lease, and gets no message until its steps are made.
 If the other members are then still making theirs, it joins the round under way, in a

@@ -92,8 +92,9 @@ class Shepherd:
         elector: Elector | None = None,
         inspect: Callable[[], Corpus | None] | None = None,
     ) -> None:
-        """`signer` signs bundles, checkpoints and the ledger's lines: by default the
-        identity of `protection`, if there is one. In a continued run its signatures
+        """`signer` signs bundles, checkpoints and lines of the ledger.
+
+        By default it is the identity of `protection`, if there is one. In a continued run its signatures
         count, and those of the ids `trusted`. Among several shepherds this one leads
         while `elector` says so. `inspect` opens the data as the model takes them,
         without compiling the model.

@@ -4,7 +4,7 @@ A rank of an island is in one group of the round, that of the ranks at its coord
 all islands, and in groups inside its island (`pcp.training.worker.island_groups`):
 
     steps     for the inner steps: they outlive a change of the other islands
-    outside for the work after the exchange with others, which is repeated with it
+    outside   for the work after the exchange with others, which is repeated with it
 
 An exchange may succeed at one coordinate and fail at another. Operations of a rank that
 has gone on must not match those of a rank that repeats its exchange in a later attempt.

@@ -4,10 +4,12 @@ All members compute the same result of a round, up to rounding, and take the bit
 rank 0. A member whose own result differs by more keeps its own, and disputes. So in a
 group with one wrong member most digests are equal, and that state counts:
 
-    all equal the state counts more than half equal that state counts, and the other
-    members are wrong else                   if most of the others dispute rank 0's,
-    rank 0 is wrong; a member that prepared something else than the time before, while
-    another did not, is wrong; else no member is known to be
+    all equal              the state counts
+    more than half equal   that state counts, and the other members are wrong
+    else                   if most of the others dispute rank 0's, rank 0 is wrong;
+                           a member that prepared something else than the time before,
+                           while another did not, is wrong; else no member is known
+                           to be
 """
 
 from collections import Counter

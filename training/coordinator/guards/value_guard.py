@@ -1,9 +1,11 @@
 """The value guard: a member's part counts if finite, of usual size, as granted.
 
-    loss     a number delta    how far the inner steps moved the parameters, an L2 norm:
-    finite, and per inner step at most `norm_limit` times the running median result the
-    same of the change of the shared state, in which no number has become one that is
-    not finite claims   steps and tokens are those of the lease
+    loss     a number
+    delta    how far the inner steps moved the parameters, an L2 norm: finite, and per
+             inner step at most `norm_limit` times the running median
+    result   the same of the change of the shared state, in which no number has become
+             one that is not finite
+    claims   steps and tokens are those of the lease
 
 A member's fault shows in its loss or delta, before the exchange. A fault that the
 member does not report shows in the result, and the guard finds the member only by

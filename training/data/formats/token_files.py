@@ -2,12 +2,13 @@
 
 A sample of T tokens has
 
-    ids, targets              T tokens, and each one's successor documents, positions
-    with a separator: each token's document, from 0, and its index in it; a document of
-    -1 is padding loss_mask                 1 where the target counts: it belongs to the
-    same document and is not taken out by data.mask_path input_ids, labels,        the
-    same for models of Hugging Face, which shift labels attention_mask
-    themselves: those whose loss does not count are -100
+    ids, targets              T tokens, and each one's successor
+    documents, positions      with a separator: each token's document, from 0, and its
+                              index in it; a document of -1 is padding
+    loss_mask                 1 where the target counts: it belongs to the same document
+                              and is not taken out by data.mask_path
+    input_ids, labels,        the same for models of Hugging Face, which shift labels
+    attention_mask            themselves: those whose loss does not count are -100
 """
 
 from collections.abc import Iterator
