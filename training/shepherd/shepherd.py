@@ -94,10 +94,10 @@ class Shepherd:
     ) -> None:
         """`signer` signs bundles, checkpoints and lines of the ledger.
 
-        By default it is the identity of `protection`, if there is one. In a continued run its signatures
-        count, and those of the ids `trusted`. Among several shepherds this one leads
-        while `elector` says so. `inspect` opens the data as the model takes them,
-        without compiling the model.
+        By default it is the identity of `protection`, if there is one. In a continued
+        run its signatures count, and those of the ids `trusted`. Among several
+        shepherds this one leads while `elector` says so. `inspect` opens the data as
+        the model takes them, without compiling the model.
         """
         self._elector = elector
         self._signer = signer or own_signer(protection.tls)
