@@ -23,25 +23,25 @@ class MemberRound:
     bytes_sent: int
     bytes_received: int
     processor_seconds: float
-    """Of all its threads, since its last report."""
+    """Processor seconds of all its threads, since its last report."""
     resident_bytes: int
     data_wait_seconds: float = 0.0
-    """Of its inner steps' time, how long they waited for their batches."""
+    """Seconds for which its inner steps waited for batches."""
     nonfinite_step: int | None = None
     """The first inner step, from 1, with a loss that is NaN or infinite."""
     nonfinite_loss: float | None = None
     """That loss."""
     moved: float | None = None
-    """How far the round moves the shared state: the L2 norm of the change."""
+    """The L2 norm of the round's change of the shared state."""
     gradient_norm: float | None = None
-    """L2, of the last inner step's gradient before clipping; None: not known."""
+    """The L2 norm of the last inner step's gradient, unclipped; None: not known."""
 
 
 @dataclass(frozen=True)
 class Round:
     """One committed round. Losses are means over inner steps, in nats a token.
 
-    One NaN among the workers' losses makes the least and the largest of them NaN too.
+    A NaN among the workers' losses makes the least and the largest loss NaN too.
     """
 
     round: int
@@ -49,7 +49,7 @@ class Round:
     workers: int
     loss: float
     loss_first: float
-    """Of the first inner steps alone."""
+    """The mean loss of the first inner steps."""
     loss_min: float
     loss_max: float
     tokens: int
@@ -57,22 +57,22 @@ class Round:
     seconds: float
     tokens_per_second: float
     bytes_sent: int
-    """By all workers together."""
+    """Bytes that all workers together sent."""
     bytes_sent_per_worker: int
     compute_seconds: float
-    """Of the slowest worker."""
+    """Seconds of the slowest worker."""
     exchange_seconds: float
     learning_rate: float
-    """The peak of the schedule."""
+    """The peak of the schedule of the learning rate."""
     time: float
     """Unix time of the commit."""
     members: tuple[MemberRound, ...] = ()
     metrics: dict[str, int | float] = field(default_factory=dict)
-    """Of the program: means by tokens, and sums of integers."""
+    """The metrics of the program: means by tokens, and sums of integers."""
 
     @property
     def gradient_norm(self) -> float | None:
-        """The mean of the members' that know theirs."""
+        """The mean of the members' gradient norms that are known."""
         norms = [m.gradient_norm for m in self.members if m.gradient_norm is not None]
         return sum(norms) / len(norms) if norms else None
 
@@ -83,7 +83,7 @@ class Round:
 
 
 def data_wait_share(rounds: Sequence[Round]) -> float:
-    """Which part of the inner steps' time went by waiting for their batches."""
+    """The share of the inner steps' time that was waiting for batches."""
     members = [member for record in rounds for member in record.members]
     total = sum(member.compute_seconds for member in members)
     return sum(member.data_wait_seconds for member in members) / max(total, 1e-9)
@@ -138,7 +138,7 @@ def _extreme(
 
 
 def _metrics(prepared: Sequence[Prepared]) -> dict[str, int | float]:
-    """Those that all members report."""
+    """The metrics that all members report."""
     given = [p.metrics or {} for p in prepared]
     shared = [name for name in given[0] if all(name in each for each in given)]
     tokens = [p.tokens for p in prepared]
