@@ -27,8 +27,8 @@ _PLACE = re.compile(r"at offset (\d+) into (\d+)")
 def extent(view: Any) -> Extent:
     """The extent of a buffer view.
 
-    Exact where memory has an address here. On other devices allocations of one size
-    count as one: tensors that lie apart may seem to overlap, never the reverse.
+    The extent is exact where memory has an address here. On other devices allocations
+    of one size count as one: separate tensors may seem to overlap, never the reverse.
     """
     buffer, size = view.get_buffer(), view.byte_length
     if mappable(buffer):

@@ -213,9 +213,9 @@ class Program:
         if self._context is None:
             raise UsageError("the program is closed")
         if name == f"{self.manifest.entry}_grad" and name not in self._functions:
-            name = "grad"  # as `pcp-grad` alone would call it
+            name = "grad"  # the name that `pcp-grad` alone gives
         if name not in self._functions:
-            self.manifest.function(name)  # raises, naming the nearest
+            self.manifest.function(name)  # raises an error with the nearest name
         return self._functions[name]
 
     def to_device(self, array: NDArray, dtype: str | None = None) -> DeviceArray:
@@ -246,7 +246,7 @@ class Program:
         try:
             return self._results(function, arguments, keep)
         except BaseException as error:
-            let_go(error)  # its frames may outlive the device, which theirs may not
+            let_go(error)  # frames of the error may outlive the device
             raise
 
     def _results(
