@@ -44,7 +44,7 @@ _FETCHES = 2
 
 
 @dataclass
-class Learning:
+class LearnerLease:
     """A lease on which a learner works."""
 
     turn: int
@@ -68,7 +68,7 @@ class AsynchronousRounds(Rounds):
         """`dynamic_steps`: a learner makes as many inner steps as its speed allows."""
         super().__init__(run, pool, validation, saver)
         self._dynamic_steps = dynamic_steps
-        self._learning: dict[str, Learning] = {}
+        self._learning: dict[str, LearnerLease] = {}
         self._turns = 0
         self._retries = self._failed_fetches = 0
         self._merged_at = run.now
@@ -159,7 +159,7 @@ class AsynchronousRounds(Rounds):
                 "lease", worker=name, lease=lease, version=member.committed
             )
         self._turns += 1
-        self._learning[name] = Learning(self._turns, lease)
+        self._learning[name] = LearnerLease(self._turns, lease)
         steps = size(lease) // self.pool.quantum
         self._run.send(member, LeaseGrant(turn=self._turns, lease=lease, steps=steps))
 

@@ -20,7 +20,7 @@ from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.snapshots import shared_of, snapshot_of
 
 
-class Serving:
+class StateServer:
     """Hands out one state at a time, through the shepherd's endpoint."""
 
     def __init__(
