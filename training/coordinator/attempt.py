@@ -82,16 +82,15 @@ class Attempt:
         quiet = [name for name in self.members if name not in heard]
         return {name: self.silences.get(name, 0) + 1 for name in quiet}
 
-    @property
-    def awaited(self) -> set[str]:
-        """Members of which a message is still awaited."""
-        return {*self.members} - {*self.prepared, *self.reported}
+    def awaits(self, name: str) -> bool:
+        """Whether a message of a member is still awaited."""
+        return name not in self.prepared and name not in self.reported
 
     def lags(self, name: str, at: Whereabouts | None) -> bool:
         """Whether a member reports waiting for others that have long been done."""
-        others = {*self.members} - {name}
         if at is None or at.call not in ("forming", "exchange"):
             return False
+        others = {*self.members} - {name}
         if at.call == "forming":
             return not others.isdisjoint([*self.computed, *self.prepared])
         return others <= {*self.prepared}

@@ -61,8 +61,6 @@ class Log:
 class ShowStatus:
     """Show the observers the status of the run: a heartbeat's interval has passed."""
 
-    values: Mapping[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Keep:

@@ -30,7 +30,6 @@ from pcp.training.coordinator.effects import (
     Log,
     Refuse,
     Send,
-    ShowStatus,
 )
 from pcp.training.coordinator.events import (
     Compiled,
@@ -254,8 +253,6 @@ class Islands:
                 return [
                     replace(effect, message=Status(values=self._with_ranks(values)))
                 ]
-            case ShowStatus(values=values):
-                return [ShowStatus(self._with_ranks(values))]
             case Gather(addresses=addresses):
                 return [self._gathering(effect, addresses)]
         return [effect]

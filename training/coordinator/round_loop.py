@@ -34,7 +34,7 @@ from pcp.training.wire.messages import (
     Validated,
 )
 
-_KINDS = (
+_KINDS = {
     Heartbeat,
     Ready,
     Lacking,
@@ -44,7 +44,7 @@ _KINDS = (
     GroupFailed,
     Validated,
     Failed,
-)
+}
 """The kinds of messages that workers send once they were welcomed."""
 
 
@@ -73,7 +73,7 @@ class RoundLoop:
     @staticmethod
     def serves(message: Message) -> bool:
         """Whether a worker may send this message."""
-        return isinstance(message, _KINDS)
+        return type(message) in _KINDS
 
     def heard(self, member: Member, message: Message) -> None:
         """Handle a worker's message, of a kind that workers send."""

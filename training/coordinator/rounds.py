@@ -78,20 +78,21 @@ class Rounds(RoundPolicy):
 
     def check_progress(self, now: float) -> None:
         """Remove members that make no progress."""
+        first = self._run.roster.first_steps()
         for member in self._run.roster:
-            name, attempt = member.name, self.attempt
-            asked = self._validation.awaits(name) or member.state == RESTORING
-            asked = asked or member.pace.away or self.computing(name)
+            name, pace, attempt = member.name, member.pace, self.attempt
+            asked = False
             if attempt is not None and name in attempt.members:
-                member.pace.behind = attempt.lags(name, member.pace.at)
-                asked = asked or name in attempt.awaited
-            if not asked:
-                member.pace.rests()
-                continue
-            member.pace.works(now)
-            member.pace.first = self._run.roster.first_step(member.hello.target)
-            if why := member.pace.stalled(now):
-                self._end(member, why)
+                pace.behind = attempt.lags(name, pace.at)
+                asked = attempt.awaits(name)
+            asked = asked or member.state == RESTORING or pace.away
+            if asked or self._validation.awaits(name) or self.computing(name):
+                pace.works(now)
+                pace.first = first.get(member.hello.target)
+                if why := pace.stalled(now):
+                    self._end(member, why)
+            else:
+                pace.rests()
 
     def _end(self, member: Member, why: str) -> None:
         """Remove a member and have its process end."""

@@ -407,7 +407,7 @@ class TrainingRun:
             beat = Heartbeat()
             for member in state.roster:
                 state.send(member, beat)
-            state.do(ShowStatus(self.status()))
+            state.do(ShowStatus())
         limit = state.experiment.heartbeat_limit_seconds
         if not self._suspension.turned(now):
             return  # it has no heartbeats of the members yet

@@ -26,7 +26,10 @@ def quantum(effective_batch: int | None, batch: int) -> int:
 
 def size(ranges: Iterable[Range]) -> int:
     """The number of samples in `ranges`."""
-    return sum(stop - start for start, stop in ranges)
+    total = 0
+    for start, stop in ranges:
+        total += stop - start
+    return total
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:

@@ -344,7 +344,7 @@ class Shepherd:
             connection.send(effect.message, self._artifacts.get(effect.bundle).content)
 
     def _show_status(self, effect: do.ShowStatus) -> None:
-        self.observer.status(effect.values)
+        self.observer.status(self.status())
         self.hub.drop_revoked()
         self._check()
 

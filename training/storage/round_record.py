@@ -1,10 +1,8 @@
 """The figures of a committed round, from what its members reported."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-
-import numpy as np
 
 from pcp.training.wire.messages import (
     Prepared,
@@ -114,9 +112,8 @@ def summarise(
         workers=len(prepared),
         loss=sum(p.loss * p.tokens for p in prepared) / tokens,
         loss_first=sum(p.loss_first for p in prepared) / len(prepared),
-        # Not `min`, whose result depends on the position of a NaN.
-        loss_min=float(np.min([p.loss for p in prepared])),
-        loss_max=float(np.max([p.loss for p in prepared])),
+        loss_min=_extreme(min, prepared),
+        loss_max=_extreme(max, prepared),
         tokens=tokens,
         tokens_total=tokens_before + tokens,
         seconds=seconds,
@@ -130,6 +127,14 @@ def summarise(
         members=tuple(map(_member, workers, prepared)),
         metrics=_metrics(prepared),
     )
+
+
+def _extreme(
+    of: Callable[[Iterable[float]], float], prepared: Sequence[Prepared]
+) -> float:
+    """The least or the largest loss; NaN wherever among the others one stands."""
+    losses = [p.loss for p in prepared]
+    return math.nan if any(map(math.isnan, losses)) else of(losses)
 
 
 def _metrics(prepared: Sequence[Prepared]) -> dict[str, int | float]:
@@ -149,5 +154,5 @@ def _joined(values: Sequence[int | float], tokens: Sequence[int]) -> int | float
 
 
 def _member(worker: int, prepared: Prepared) -> MemberRound:
-    taken = prepared.model_dump(include=MEMBER_KEYS)
+    taken = {key: getattr(prepared, key) for key in MEMBER_KEYS}
     return MemberRound(worker=worker, **taken)

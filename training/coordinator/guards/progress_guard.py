@@ -144,11 +144,14 @@ class Pace:
 
     def stalled(self, now: float) -> str | None:
         """Why it makes no progress; None if it does, or has sent no whereabouts."""
-        if self._since is None or self.at is None or now - self._since <= self.limit:
+        if self._since is None or self.at is None:
+            return None
+        idle = now - self._since
+        if idle <= LEAST_SECONDS or idle <= self.limit:
             return None
         at, usual = self.at, self._known
         known = f"; usual are {usual:.2g} s" if usual is not None else ""
         return (
-            f"no inner step for {now - self._since:.1f} s{known}: it is in "
+            f"no inner step for {idle:.1f} s{known}: it is in "
             f"{at.call!r} for {at.since:.1f} s, behind step {at.steps}"
         )
