@@ -182,7 +182,7 @@ class ScheduledReduce(Operation):
         # After a failure a link may still be filling a segment.
         self._lease.settle(clean=self._voted and not self.pending.cancelled())
 
-    # For the compiled loop (`compiled_moves.Reduces`).
+    # For the compiled loop (`compiled_moves.CompiledReduction`).
 
     def _compile(self) -> bool:
         """Leave the moves to the compiled loop, if they and the links suit it."""
