@@ -28,7 +28,7 @@ from typing import Any
 
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.checkpointing import Saver
-from pcp.training.coordinator.events import Saved
+from pcp.training.coordinator.events import SavedState
 from pcp.training.coordinator.roster import READY, Member
 from pcp.training.coordinator.rounds import Rounds, share
 from pcp.training.coordinator.run_state import RunState
@@ -116,7 +116,7 @@ class AsynchronousRounds(Rounds):
         """If the newest version can be fetched from this machine."""
         return any(self._run.source(member) for member in ready)
 
-    def left(self, saved: Saved, ready: Sequence[Member]) -> bool:
+    def left(self, saved: SavedState, ready: Sequence[Member]) -> bool:
         """Whether a learner works on a lease, or holds another version."""
         return any(m.committed != saved.round or self.busy(m.name) for m in ready)
 
