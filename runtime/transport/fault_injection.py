@@ -19,7 +19,7 @@ from pcp.runtime.transport.link import Link
 Action = Literal["drop", "delay", "corrupt", "crash", "kill"]
 
 
-class FaultedGroup(Protocol):
+class Target(Protocol):
     """The group whose frames a plan changes."""
 
     loop: Loop
@@ -80,7 +80,7 @@ class Shape:
         default_factory=dict, repr=False
     )
 
-    def send(self, group: FaultedGroup, link: Link, frame: Frame) -> None:
+    def send(self, group: Target, link: Link, frame: Frame) -> None:
         """Send a frame when the slow network would have delivered it."""
         now, queue = time.monotonic(), self._due.setdefault(link, deque())
         size = HEADER_BYTES + len(frame.payload)
@@ -90,7 +90,7 @@ class Shape:
         if len(queue) == 1:
             group.later(queue[0][0] - now, lambda: self._release(group, link))
 
-    def _release(self, group: FaultedGroup, link: Link) -> None:
+    def _release(self, group: Target, link: Link) -> None:
         queue, now = self._due[link], time.monotonic()
         while queue and queue[0][0] <= now:
             link.send(queue.popleft()[1])
@@ -111,7 +111,7 @@ class FaultPlan:
         """How many faults have happened."""
         return sum(fault.fired for fault in self.faults)
 
-    def send(self, group: FaultedGroup, peer: int, link: Link, frame: Frame) -> None:
+    def send(self, group: Target, peer: int, link: Link, frame: Frame) -> None:
         """Send a frame, or inject a fault instead."""
         if link in self._held:
             self._held[link].append(frame)
@@ -129,9 +129,7 @@ class FaultPlan:
                 return
         link.send(frame)
 
-    def _hold(
-        self, fault: Fault, group: FaultedGroup, link: Link, frame: Frame
-    ) -> None:
+    def _hold(self, fault: Fault, group: Target, link: Link, frame: Frame) -> None:
         """Delay a frame and the ones behind it on its link: order is kept."""
         self._held[link] = [frame]
 
@@ -142,12 +140,12 @@ class FaultPlan:
         group.later(fault.seconds, release)
 
 
-def _drop(fault: Fault, group: FaultedGroup, link: Link, frame: Frame) -> None:
+def _drop(fault: Fault, group: Target, link: Link, frame: Frame) -> None:
     if frame.on_sent is not None:
         group.loop.call(frame.on_sent)
 
 
-def _corrupt(fault: Fault, group: FaultedGroup, link: Link, frame: Frame) -> None:
+def _corrupt(fault: Fault, group: Target, link: Link, frame: Frame) -> None:
     payload = bytearray(frame.payload)
     frame.checksum = checksum(frame.payload)
     if payload:
@@ -158,11 +156,11 @@ def _corrupt(fault: Fault, group: FaultedGroup, link: Link, frame: Frame) -> Non
     link.send(frame)
 
 
-def _crash(fault: Fault, group: FaultedGroup, link: Link, frame: Frame) -> None:
+def _crash(fault: Fault, group: Target, link: Link, frame: Frame) -> None:
     group.loop.call(lambda: group.close(crash=True))
 
 
-def _kill(fault: Fault, group: FaultedGroup, link: Link, frame: Frame) -> None:
+def _kill(fault: Fault, group: Target, link: Link, frame: Frame) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 

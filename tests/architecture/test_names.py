@@ -239,7 +239,7 @@ PLAIN_NOUNS = set(
     count dashboard declaration difference document edge figure file folder format group
     histogram input keyword kind limit line list log machine memory message name network
     option page phase pool profile range record registry report row runner sample server
-    shape socket source thread time timer timing token turn whereabout
+    shape socket source target thread time timer timing token turn whereabout
     ahead architecture chain choice decision effort exporter fanout health leaving
     observation overlap reducer saver scatter traced
     affine cast grid k scaled

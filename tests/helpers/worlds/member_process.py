@@ -18,7 +18,7 @@ from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.transport import fault_injection
 from pcp.runtime.transport.blocking_io import SEND_SECONDS, BlockingConnection
-from pcp.runtime.transport.fault_injection import Fault, FaultedGroup, FaultPlan
+from pcp.runtime.transport.fault_injection import Fault, FaultPlan, Target
 from pcp.runtime.transport.frame import Frame, Kind
 from pcp.runtime.transport.link import Link
 
@@ -94,7 +94,7 @@ def serve_snapshot(endpoint: Endpoint, kill_at: int) -> None:
     endpoint.serve_snapshot(lambda: (3, {"w": np.ones(2_000_000)}))
 
 
-def die_when_told(fault: Fault, group: FaultedGroup, link: Link, frame: Frame) -> None:
+def die_when_told(fault: Fault, group: Target, link: Link, frame: Frame) -> None:
     """What "asks" makes of a kill: the loop stands still until then."""
     say("dying")
     sys.stdin.readline()
