@@ -1,5 +1,8 @@
 """What a run begins with that no seed makes: initial weights, and frozen tensors.
 
+Parameters may follow from frozen tensors (`norms` of `pcp.initializer`): they are made
+once, by who keeps these, so that all workers begin with the same bits.
+
 A model that reads tensors and trains none of them (`frozen`), or writes state that is
 no constant at first, brings their values in a file of its own, which `pcp export` puts
 beside it. A run keeps these tensors under their digest, `frozen/<sha256>.safetensors`
@@ -8,7 +11,7 @@ written anew while the run goes on. From there workers take them when they join,
 replay does; no checkpoint has them.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from pcp import whole_file
@@ -16,6 +19,7 @@ from pcp.errors import ConfigError, StateMismatch, nearest
 from pcp.manifest import Parameter, TensorSpec
 from pcp.training.config.experiment import Experiment
 from pcp.training.storage import safetensors_io
+from pcp.training.storage.derived_values import derived
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import FROZEN, as_taken, like, prefixed, unlike
 
@@ -77,16 +81,29 @@ def check_shapes(path: str, parameters: Iterable[Parameter]) -> None:
             )
 
 
-def check(experiment: Experiment, wanted: Iterable[TensorSpec]) -> str | None:
+def _taken(
+    experiment: Experiment, specs: Sequence[TensorSpec], parameters: Sequence[Parameter]
+) -> Arrays:
+    """What there is of the tensors that a program takes, in its types."""
+    found = as_taken(brought(experiment), specs)
+    return found | derived(parameters, found)
+
+
+def check(
+    experiment: Experiment,
+    wanted: Iterable[TensorSpec],
+    parameters: Sequence[Parameter] = (),
+) -> str | None:
     """A digest of what the model brings, None for nothing; `ConfigError` if it lacks.
 
-    `wanted` are the tensors that the program takes and its seed does not make.
+    `wanted` are the tensors that the program takes and its seed does not make; those
+    of the `parameters` that follow from others may be lacking.
     """
     specs = list(wanted)
     kinds = {spec.name: like(spec) for spec in specs}
     if not kinds:
         return None
-    found = as_taken(brought(experiment), specs)
+    found = _taken(experiment, specs, parameters)
     for name, other in unlike(kinds, found):
         where = experiment.brought_path or "no file"
         if other is None:
@@ -103,7 +120,11 @@ def check(experiment: Experiment, wanted: Iterable[TensorSpec]) -> str | None:
 
 
 def keep(
-    experiment: Experiment, wanted: Iterable[TensorSpec], run: Path, digest: str
+    experiment: Experiment,
+    wanted: Iterable[TensorSpec],
+    run: Path,
+    digest: str,
+    parameters: Sequence[Parameter] = (),
 ) -> None:
     """Put what the program takes into a run's folder, under the digest that it has.
 
@@ -113,7 +134,7 @@ def keep(
     if kept.exists():
         return
     specs = list(wanted)
-    found = as_taken(brought(experiment), specs)
+    found = _taken(experiment, specs, parameters)
     arrays = {spec.name: found[spec.name] for spec in specs if spec.name in found}
     _check_digest(kept, arrays)
     kept.parent.mkdir(exist_ok=True)
