@@ -14,10 +14,10 @@ from pcp.runtime.program.drawing import of_frozen
 def derived(
     parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The parameters that follow from `arrays`, but those among them.
+    """First values of the parameters that follow from frozen tensors in `arrays`.
 
-    Each frozen tensor is there as the program takes it. `ConfigError` for a vector
-    without a length, which nothing can be divided by.
+    Parameters among `arrays` are left out. The frozen tensors have the program's types.
+    `ConfigError` for a vector of zeros: DoRA divides by its length.
     """
     found: dict[str, np.ndarray] = {}
     for p in parameters:

@@ -1,4 +1,4 @@
-"""What a model brings: frozen tensors, and first values that no seed makes."""
+"""Values that come with a model: frozen tensors, and first values without a seed."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ from pcp.training.trainer.functions import Key, key_of
 from pcp.training.trainer.step_loop import MODEL_STATE
 
 _HOMES = {"frozen": FROZEN, MODEL_STATE: STATE, "param": PARAMETER}
-"""Where a state has a tensor, by its role."""
+"""The prefix of a tensor's name in a state, by its role."""
 
 
 def taken(
@@ -28,9 +28,9 @@ def taken(
     parts: IslandParts,
     coordinate: int,
 ) -> dict[Key, np.ndarray]:
-    """A rank's parts of the whole tensors in `given`, as its program takes them.
+    """A rank's parts of the whole tensors in `given`, in its program's types.
 
-    `StateMismatch` if one is missing that is no parameter: a state may come with those.
+    `StateMismatch` if one is missing that is no parameter: parameters are in a state.
     """
     homes = {t.name: _HOMES[t.role] for t in wanted}
     whole = {homes[name] + name: a for name, a in given.items() if name in homes}
@@ -43,7 +43,7 @@ def taken(
 
 
 def check(wanted: Sequence[TensorSpec], given: Mapping[Key, np.ndarray]) -> None:
-    """`BundleError` unless all that no seed makes is there."""
+    """`BundleError` if a value that does not follow from the seed is missing."""
     if lacking := [t.name for t in wanted if key_of(t) not in given]:
         raise BundleError(
             f"the model brings {lacking[0]!r}, and nobody gave it; name the file "
