@@ -108,7 +108,7 @@ class Rounds(RoundPolicy):
         """Remove a worker; its part of this round does not count."""
         self._run.remove(member, reason)
         self._validation.lost(member.name)
-        self._run.log(f"worker {member.index} left: {reason}")
+        self._run.log(f"{member.who} left: {reason}")
         self.lost(member)
 
     def renew_pool(self) -> None:
@@ -281,14 +281,14 @@ class Rounds(RoundPolicy):
 
     def _who(self, name: str) -> str:
         roster = self._run.roster
-        return f"worker {roster[name].index} ({name})" if name in roster else name
+        return f"{roster[name].who} ({name})" if name in roster else name
 
     def _on_group_failed(self, member: Member, message: GroupFailed) -> None:
         """A member could not exchange. Wait a little: a peer may turn out dead."""
         attempt = self.attempt
         if attempt is None or not self._current(message):
             return
-        self._run.log(f"worker {member.index}: {message.reason}")
+        self._run.log(f"{member.who}: {message.reason}")
         if attempt.failed_at is None:
             attempt.failed_at = self._run.now
         attempt.reported.add(member.name)
