@@ -88,11 +88,13 @@ class Attempt:
         return {*self.members} - {*self.prepared, *self.reported}
 
     def lags(self, name: str, at: Whereabouts | None) -> bool:
-        """Whether others have long done what a member waits for, as it says."""
+        """Whether others have long done what a member waits for, or there are none."""
         others = {*self.members} - {name}
-        if at is None or at.call not in ("forming", "exchange"):
+        if at is None or not at.with_others:
             return False
-        if at.call == "forming":
+        if self.straggler_detection.elsewhere(name):
+            return True  # it was for another attempt that it went there
+        if at.call == "forming" and others:
             return not others.isdisjoint([*self.computed, *self.prepared])
         return others <= {*self.prepared}
 

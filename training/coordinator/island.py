@@ -16,6 +16,7 @@ from pcp.training.wire.message import (
     Message,
 )
 from pcp.training.wire.messages import (
+    Awaits,
     Computed,
     Heartbeat,
     Hello,
@@ -140,7 +141,8 @@ class Island:
     def _beats(self, rank: Rank, message: Heartbeat) -> Heartbeat | None:
         """A beat of the island, as often as all of its ranks have beaten.
 
-        It says how far the rank is that is least far in an exchange inside a round.
+        It says how far the rank is that is least far in an exchange inside a round, and
+        whom the one awaits that waits longest, if all of them are in calls with others.
         """
         self._heard[self.coordinate(rank)] = message
         if len(self._heard) < len(self.ranks):
@@ -153,6 +155,9 @@ class Island:
         if len(known) < len(beats) or not known:
             return Heartbeat(at=at)
         least = min(known, key=lambda r: (r.round, r.entered))
+        said = [report.awaits for report in known if report.awaits is not None]
+        longest = max(said, key=_waited) if len(said) == len(known) else None
+        least = least.model_copy(update={"awaits": longest})
         return Heartbeat(meeting=least, at=at)
 
     def says(self, rank: Rank, message: Message) -> Message | None:
@@ -173,9 +178,13 @@ class Island:
         return self._note(whole) if join is joined_prepared else join(whole)
 
 
-def _far(at: Whereabouts) -> tuple[int, bool]:
+def _far(at: Whereabouts) -> tuple[int, bool, bool]:
     """How far a rank is; of two, one that waits is further than one that acts."""
-    return at.steps, at.call == "waiting"
+    return at.steps, at.call == "waiting", at.with_others
+
+
+def _waited(awaits: Awaits) -> float:
+    return awaits.seconds if awaits.ranks else -1.0
 
 
 def _digest_of(hello: Hello, round_: int) -> str | None:

@@ -60,6 +60,8 @@ from pcp.training.wire.message import (
 )
 from pcp.training.wire.operator_messages import Order, Status, StatusQuery, Taken
 
+Ranks = Annotated[list[Count], Field(max_length=10_000)]
+
 
 class Prepared(Message, frozen=True):
     """A member's round is computed; it waits for the commit.
@@ -316,7 +318,7 @@ class Validated(Message, frozen=True):
 
 
 class GroupFailed(Message, frozen=True):
-    """An exchange of `epoch` failed here; `lost` is the rank that is gone.
+    """An exchange of `epoch` failed here; `lost` are the ranks that did not come to it.
 
     `inside`: it was one among the ranks of the member's own island.
     """
@@ -325,15 +327,29 @@ class GroupFailed(Message, frozen=True):
     round: Count
     epoch: Count
     reason: Text
-    lost: Count | None = None
+    lost: Ranks = Field(default_factory=list)
     inside: bool = False
+
+
+class Awaits(BaseModel, frozen=True):
+    """Ranks that have not come to a call in which a member is with others.
+
+    It has been in the call for so many `seconds`. Without ranks all have come.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    ranks: Ranks
+    seconds: Seconds
 
 
 class InnerExchangeReport(BaseModel, frozen=True):
     """How far a member is in a round with exchanges between inner steps.
 
     `entered` counts the exchanges that it came to; `waits` is for how many seconds it
-    has been waiting in the last of them, None while it makes inner steps.
+    has been waiting in the last of them, None while it makes inner steps. `awaits` is
+    for whom it waits, in any call of the round; None: it is in none with others, or
+    not for long.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -342,6 +358,7 @@ class InnerExchangeReport(BaseModel, frozen=True):
     epoch: Count
     entered: Count
     waits: Seconds | None = None
+    awaits: Awaits | None = None
 
 
 class Whereabouts(BaseModel, frozen=True):
@@ -359,6 +376,11 @@ class Whereabouts(BaseModel, frozen=True):
     ]  # fmt: skip
     steps: Count
     since: Seconds
+
+    @property
+    def with_others(self) -> bool:
+        """Whether it is where it waits for others."""
+        return self.call in ("exchange", "forming")
 
 
 class Heartbeat(Message, frozen=True):
