@@ -202,17 +202,17 @@ class GroupEndpoint:
             self._floor[scope] = max(self._floor.get(scope, -1), below)
         self.loop.call(self._cancel, CollectiveAborted(reason), scope, below)
 
-    def awaited(self, timeout: float = 1.0) -> dict[str, Awaited]:
+    def awaited(self, timeout: float = 1.0) -> dict[str, Awaited] | None:
         """Whom this member waits for, by scope; without those where no call waits.
 
-        In the newest group of a scope, or until it is formed; from any thread. Empty if
+        In the newest group of a scope, or until it is formed; from any thread. None if
         the endpoint is closed, or so busy that it does not answer within `timeout`
         seconds.
         """
         try:
             return self.loop.ask(self._awaited, timeout)
         except RuntimeFault:
-            return {}
+            return None
 
     def close(self) -> None:
         """Close all groups, the listener and the thread."""

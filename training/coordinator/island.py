@@ -141,8 +141,8 @@ class Island:
     def _beats(self, rank: Rank, message: Heartbeat) -> Heartbeat | None:
         """A beat of the island, as often as all of its ranks have beaten.
 
-        It says how far the rank is that is least far in an exchange inside a round, and
-        whom the one awaits that waits longest, if all of them are in calls with others.
+        It says how far the rank is that is least far in an exchange inside a round,
+        whom the one awaits that waits longest, and how long one is alone.
         """
         self._heard[self.coordinate(rank)] = message
         if len(self._heard) < len(self.ranks):
@@ -156,8 +156,9 @@ class Island:
             return Heartbeat(at=at)
         least = min(known, key=lambda r: (r.round, r.entered))
         said = [report.awaits for report in known if report.awaits is not None]
-        longest = max(said, key=_waited) if len(said) == len(known) else None
-        least = least.model_copy(update={"awaits": longest})
+        alone = [report.alone for report in known if report.alone is not None]
+        update = {"awaits": max(said, key=_waited, default=None)}
+        least = least.model_copy(update={**update, "alone": max(alone, default=None)})
         return Heartbeat(meeting=least, at=at)
 
     def says(self, rank: Rank, message: Message) -> Message | None:

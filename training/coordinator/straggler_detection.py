@@ -29,6 +29,8 @@ class WaitReport:
     """Whether it is at this round, if by an order before."""
     awaits: Awaits | None = None
     """Whom it waits for; None: it is in no call with others."""
+    alone: float | None = None
+    """For how long it is where others are, and in no call with them."""
 
 
 class StragglerDetection:
@@ -49,7 +51,11 @@ class StragglerDetection:
             self._reports[name] = WaitReport(now, -1, None, begun)
         else:
             self._reports[name] = WaitReport(
-                now, report.entered, report.waits, awaits=report.awaits
+                at=now,
+                entered=report.entered,
+                waited=report.waits,
+                awaits=report.awaits,
+                alone=report.alone,
             )
 
     def awaited(self, members: Collection[str]) -> list[str]:
@@ -86,10 +92,10 @@ class StragglerDetection:
         report = self._reports.get(name)
         return report is not None and report.entered < 0
 
-    def in_no_call(self, name: str) -> bool:
-        """Whether a member is at this attempt, and waits for nobody, as it says."""
+    def alone(self, name: str) -> float:
+        """For how many seconds a member is where others are, in no call with them."""
         report = self._reports.get(name)
-        return report is not None and report.entered >= 0 and report.awaits is None
+        return 0.0 if report is None else report.alone or 0.0
 
     def stragglers(
         self,

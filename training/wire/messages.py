@@ -348,8 +348,8 @@ class InnerExchangeReport(BaseModel, frozen=True):
 
     `entered` counts the exchanges that it came to; `waits` is for how many seconds it
     has been waiting in the last of them, None while it makes inner steps. `awaits` is
-    for whom it waits, in any call of the round; None: it is in none with others, or
-    not for long.
+    for whom it waits, in any call of the round. Where it is with others and in no call,
+    `alone` is for how many seconds. Neither is said at once.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -359,6 +359,7 @@ class InnerExchangeReport(BaseModel, frozen=True):
     entered: Count
     waits: Seconds | None = None
     awaits: Awaits | None = None
+    alone: Seconds | None = None
 
 
 class Whereabouts(BaseModel, frozen=True):

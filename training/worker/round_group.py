@@ -12,7 +12,7 @@ from there must not meet one that comes again in calls that were for another att
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -98,16 +98,18 @@ class RoundGroup:
         """Whether a group inside the island is broken, or could not be formed."""
         return self._steps.failed or self._outside.failed
 
-    @property
-    def awaits(self) -> Awaits | None:
-        """The ranks that have not come to the call under way; None: there is none.
+    def awaited(self) -> Awaits | Literal[False] | None:
+        """The ranks that have not come to the call under way; False without one.
 
-        In a call among ranks of the island no rank of another one is awaited.
+        In a call among ranks of the island no rank of another one is awaited. None: it
+        is not known.
         """
         found = self._endpoint.awaited()
+        if found is None:
+            return None
         if said := found.get(""):
             return Awaits(ranks=[*said.ranks], seconds=said.seconds)
-        return Awaits(ranks=[], seconds=0.0) if found else None
+        return Awaits(ranks=[], seconds=0.0) if found else False
 
     def agree(self, shared: Arrays, revision: int) -> None:
         """Ranks of the island that hold the same elements take those of the first.

@@ -33,7 +33,6 @@ from pcp.training.wire.message import (
     Message,
 )
 from pcp.training.wire.messages import (
-    Awaits,
     Commit,
     Computed,
     GroupFailed,
@@ -51,7 +50,7 @@ from pcp.training.worker.round_group import RoundGroup
 from pcp.training.worker.worker_state import InnerResult, WorkerState
 
 _ASKED_SECONDS = 1.0
-"""Who is in an exchange for so long says for whom it waits."""
+"""A worker that is in an exchange for so long says for whom it waits."""
 _NOT_BEGUN = -2
 """In place of an exchange's epoch, in a round that a member has not begun."""
 
@@ -173,15 +172,18 @@ class RoundRunner:
             epoch=order.epoch,
             entered=entered,
             waits=waited,
-            awaits=self._awaits(),
+            **self._company(),
         )
 
-    def _awaits(self) -> Awaits | None:
-        """For whom this worker waits; not asked of who has just come there."""
+    def _company(self) -> dict[str, Any]:
+        """For whom this worker waits, or for how long it is alone, where others are."""
         at = self.inner_steps.place.said()
         if not at.with_others or at.since < _ASKED_SECONDS:
-            return None
-        return self.group.awaits
+            return {}
+        awaited = self.group.awaited()
+        if awaited is None:
+            return {}
+        return {"awaits": awaited} if awaited else {"alone": at.since}
 
     def beat(self) -> Heartbeat:
         """That this worker lives, and where it is; from any thread."""

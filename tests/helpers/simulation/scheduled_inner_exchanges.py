@@ -107,7 +107,7 @@ class InnerExchanges:
         order = orders.get(node.address)
         if order is None:
             return None
-        at = {"round": order.round, "epoch": order.epoch, "awaits": node.awaits()}
+        at = {"round": order.round, "epoch": order.epoch, **node.company()}
         now = self._schedule.now
         if len(orders) < self._group.size or node.partial is None:
             return InnerExchangeReport(**at, entered=0, waits=now - self._formed_since)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pcp.training.wire.messages import (
     Awaits,
@@ -55,8 +55,14 @@ class OwnThread(ABC):
             epoch=order.epoch,
             entered=not forming,
             waits=self._schedule.now - self.at[1] if forming else None,
-            awaits=self.awaits(),
+            **self.company(),
         )
+
+    def company(self) -> dict[str, Any]:
+        """Whom it waits for, or how long it is alone where others are."""
+        said, awaits = self.said(), self.awaits()
+        alone = said.with_others and awaits is None
+        return {"awaits": awaits, "alone": said.since if alone else None}
 
     @property
     def hangs_with_others(self) -> bool:

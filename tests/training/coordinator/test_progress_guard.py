@@ -169,6 +169,6 @@ def test_a_worker_whose_thread_hangs_is_let_go_and_ends(
     check(shepherd.folder.ledger)
     (line,) = [line for line in watcher.lines if said in line]
     assert "left" in line
-    assert f"it is in {call!r}" in line
+    assert f"is in {call!r}" in line
     assert crew[1].wait(20) == HUNG
     assert "bigram_numpy.py" in crew[1].text, "where its threads are"

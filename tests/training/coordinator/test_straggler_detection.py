@@ -94,11 +94,12 @@ def test_who_waits_for_one_that_hangs_is_not_taken_for_it() -> None:
     assert found == {"d": {"a", "b", "c"}}
 
 
-def test_who_waits_for_nobody_is_in_no_call() -> None:
+def test_who_is_in_no_call_where_others_are_is_alone() -> None:
     waits = StragglerDetection()
-    for name, report in (("a", said()), ("b", at(0, 12.0)), ("c", None)):
+    alone = at(0, 12.0).model_copy(update={"alone": 12.0})
+    for name, report in (("a", said()), ("b", alone), ("c", None)):
         waits.heard(name, report, 0.0)
-    assert [waits.in_no_call(name) for name in "abcd"] == [False, True, False, False]
+    assert [waits.alone(name) for name in "abcd"] == [0.0, 12.0, 0.0, 0.0]
 
 
 STREAMING = "streaming_diloco{fragments=2,wire=f32}"

@@ -285,7 +285,8 @@ def beat(run: TrainingRun, peer: Peer, *, lacks: str, call: Any = "forming") -> 
     """A member is where a group of a, b and c is formed, since the beginning."""
     meeting = waits(run, *map("abc".index, lacks))
     if not lacks:
-        meeting = meeting.model_copy(update={"awaits": None})
+        alone = run.state.now if call in ("forming", "exchange") else None
+        meeting = meeting.model_copy(update={"awaits": None, "alone": alone})
     at = Whereabouts(call=call, steps=0, since=run.state.now)
     run.step(Received(peer, Heartbeat(meeting=meeting, at=at)), run.state.now)
 
@@ -302,7 +303,7 @@ def test_who_hangs_where_a_group_is_formed_goes_as_soon_as_a_step_is_late() -> N
             break
     assert run.state.now == 10.0
     (why,) = [e.text for e in effects if isinstance(e, Log) and "left" in e.text]
-    assert "2 others waited for it in vain: it is in 'forming' for 10.0 s" in why
+    assert "2 others waited for it in vain: for 10.0 s it is in 'forming'" in why
 
 
 @pytest.mark.parametrize("call", ["restoring", "step"])

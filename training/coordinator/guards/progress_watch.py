@@ -9,7 +9,7 @@ who is in no such call itself, hangs: it is ended too, and the reason has the nu
 those who wait.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 
 from pcp.errors import StateMismatch, counted
 from pcp.training.coordinator.attempt import Attempt
@@ -81,19 +81,16 @@ class ProgressWatch(RoundPolicy):
         lacked = attempt.straggler_detection.lacked(attempt.members, limits)
         found: list[tuple[Member, str]] = []
         for name, limit in limits.items():
-            by, member = lacked.get(name, set[str]()), roster[name]
-            alone = attempt.straggler_detection.in_no_call(name)
-            if alone and member.pace.within(limit if by else _ALONE * limit):
-                found.append((member, self._why(member, by)))
+            by, alone = lacked.get(name, ()), attempt.straggler_detection.alone(name)
+            if alone >= (limit if by else _ALONE * limit):
+                found.append((roster[name], self._why(roster[name], by, alone)))
         return found
 
-    def _why(self, member: Member, by: Set[str]) -> str:
+    def _why(self, member: Member, by: Collection[str], seconds: float) -> str:
         at = member.pace.at
-        assert at is not None, "where it is was looked at"
-        return (
-            f"{counted(len(by), 'other')} waited for it in vain: it is in "
-            f"{at.call!r} for {at.since:.1f} s, behind step {at.steps}"
-        )
+        where = "" if at is None else f" in {at.call!r}, behind step {at.steps}"
+        others = counted(len(by), "other")
+        return f"{others} waited for it in vain: for {seconds:.1f} s it is{where}"
 
     # When an exchange failed ----------------------------------------------------------
 
@@ -134,7 +131,8 @@ class ProgressWatch(RoundPolicy):
         found = [roster[name] for name in silent if name in lacked]
         found = [m for m in found if m.pace.within(m.pace.come_seconds)]
         if found:
-            return [(m, self._why(m, attempt.suspects[m.name])) for m in found]
+            since = self._run.now - attempt.launched
+            return [(m, self._why(m, attempt.suspects[m.name], since)) for m in found]
         often = [
             (roster[name], f"said nothing in {counted(times, 'attempt')} that failed")
             for name, times in silent.items()
