@@ -5,7 +5,7 @@
 
 An operation costs a handful of additions when it ends. Buckets of histograms are
 powers of two, so that a value finds its own by the length of its binary form.
-Everything is written by the loop's thread; readers get copies.
+Only the loop's thread writes; readers get copies.
 """
 
 import time

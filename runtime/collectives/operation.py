@@ -20,7 +20,7 @@ An operation's life, driven by frames in the loop's thread:
   once. When one dies, the others commit if all of them had voted, and give
   up, inputs unchanged, if one had not.
 * A member that leaves the group votes against the operations it has not voted for, and
-  sends those votes: only dead members are left out of account.
+  sends those votes: only dead members have no vote.
 * A vote cannot settle the case of a member that gives up *after* its vote (its deadline
   passes, its program aborts the group), or that finds itself alone: it may be the only
   one. In an elastic group it asks the coordinator, which decides once for all
@@ -77,7 +77,7 @@ class Operation(LocalPart):
         self.pending = Pending()
         self.timing = Timing()
         self.label = ""
-        """The caller's tag, for people."""
+        """The caller's tag, for messages."""
         self.given: Any = None
         """The array, or arrays, of the caller that it works in."""
         self.error: PcpError | None = None
@@ -126,7 +126,7 @@ class Operation(LocalPart):
             self._to_call_out = group.later(pause, self._call_out)
         self.prepare()
         self._said = written(self.descriptor)
-        self._unsent += 1  # data that is sent at once must not look like all of it
+        self._unsent += 1  # data sent at once must not look like all of the data
         self.announce()
 
     def announce(self) -> None:
@@ -180,7 +180,7 @@ class Operation(LocalPart):
         self._was_sent()
 
     def on_done(self, peer: int, step: int) -> None:
-        """Handle what a peer says of votes for the operation."""
+        """Handle a peer's frame about votes for the operation."""
         if said := self.agreement.hear(peer, step):
             self._say(said)
         self._progress()
@@ -220,7 +220,7 @@ class Operation(LocalPart):
             self.give_up(error)
 
     def give_up(self, error: RuntimeFault) -> None:
-        """Vote against: the operation happens on no member.
+        """Vote against the operation, which then happens on no member.
 
         After a vote in favour the coordinator decides instead.
         """

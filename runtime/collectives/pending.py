@@ -46,8 +46,8 @@ class Pending(Future):
             self._note()
             raise
         finally:
-            # The fault's trace refers to this frame: it must not refer to the fault,
-            # or the arrays of all callers stay until the garbage collector comes.
+            # The fault's trace refers to this frame: it must not refer to the fault, or
+            # the arrays of all callers stay until the garbage collector runs.
             del self
 
     def _awaited(self, timeout: float | None) -> Any:
@@ -84,7 +84,7 @@ class Pending(Future):
             self.told()
 
     def told(self) -> None:
-        """The caller hears of a failure in another way than by this future."""
+        """Note that the caller knows of a failure, but not by this future."""
         if self.of is not None and self.done() and super().exception(0) is not None:
             self.of.heard = True
 

@@ -1,9 +1,9 @@
 """A reduction that follows a schedule of transfers, segment by segment.
 
-There is no stop between rounds: a segment goes on as soon as what it consists of has
-been added, so that transfer, reduction and the next transfer overlap. Nothing is
-copied first: a member's own values are read where they are, once, and what is finished
-is received in its place.
+There is no stop between rounds: a segment is sent on as soon as its operands have been
+added, so that transfer, reduction and the next transfer overlap. No operand is copied
+first: a member's own values are read in place, once, and finished values are received
+in place.
 """
 
 from array import array
@@ -258,7 +258,7 @@ class ScheduledReduce(Operation):
                 self._send_on(index, move)
         self._was_sent()
 
-    # For segments that are taken as they come.
+    # For segments that are processed as they come.
 
     @property
     def itemsize(self) -> int:

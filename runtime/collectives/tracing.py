@@ -249,7 +249,7 @@ def _row_order(row: str) -> tuple[int, str]:
 
 
 def tracks(spans: Iterable[Span]) -> list[list[Span]]:
-    """The spans in order of time, on as few tracks as keep them apart."""
+    """The spans in order of time, on as few tracks as separate them."""
     free: list[tuple[float, int]] = []
     out: list[list[Span]] = []
     for span in sorted(spans, key=lambda s: (s.begin, s.end)):

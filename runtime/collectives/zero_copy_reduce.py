@@ -17,11 +17,11 @@ vote.
 
 A member reads the operands of its peers in place, and a peer may change its operand
 once the operation has ended for it. As a rule that is when all have voted, and so have
-read. But the operation may end without a member: one that was stopped and is taken for
-dead, or one that is late for an operation that another has given up. So every result
-carries a token of the operation, which is removed when it ends like that, before the
-end is reported. A member that finds all tokens in place after reading has read the
-operands unchanged, and votes only then.
+read. But the operation may end without a member that was stopped and counts as dead, or
+that is late for an operation that another member has given up. So every result carries
+a token of the operation, which is removed when it ends like that, before the end is
+reported. A member that finds all tokens in place after reading has read the operands
+unchanged, and votes only then.
 
 An operand in ordinary memory is copied first, in the thread that calls: without the own
 chunk, which no peer reads.

@@ -1,11 +1,11 @@
 """The endpoint of a process: its listener, on which groups are formed.
 
-A worker's endpoint lives as long as the worker. Groups come and go on it, one
-epoch after another, always as a full mesh: the member with the higher rank
-dials. An epoch takes the place of older ones of its scope alone. A peer may dial
-before this member knows of the epoch; its connection waits until `form` is called for
-that epoch, for at most `AHEAD_SECONDS`. A peer of another protocol, version or epoch
-is refused with a reason, and the endpoint lives on.
+A worker's endpoint lives as long as the worker. Groups come and go on it, one epoch
+after another, always as a full mesh: the member with the higher rank dials. An epoch
+only replaces older epochs of its own scope. A peer may dial before this member knows of
+the epoch; its connection waits until `form` is called for that epoch, for at most
+`AHEAD_SECONDS`. A peer of another protocol, version or epoch is refused with a reason,
+and the endpoint lives on.
 """
 
 import socket
@@ -88,7 +88,7 @@ class GroupEndpoint:
         """The newest epoch of each scope."""
         self._floor: dict[str, int] = {}
         self._groups: list[tuple[str, Group]] = []
-        """With the scope of each."""
+        """The groups, each with its scope."""
         self._closed = False
         self._lock = threading.Lock()
         self.loop.call(self._listener.attend, self.loop, self._arrived)
@@ -405,7 +405,7 @@ class GroupEndpoint:
         self._ahead.clear()
 
     def _linger(self, seconds: float) -> None:
-        """Let farewells and their acknowledgement go through.
+        """Wait for the acknowledgements of BYE frames.
 
         A connection that is closed before the peer has read all frames may be reset,
         and unread frames are then lost. A live peer answers in a moment.

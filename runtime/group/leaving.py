@@ -1,4 +1,4 @@
-"""How a member leaves: after its operations are over, with a farewell to all peers.
+"""How a member leaves: after its operations are over, with a BYE to all peers.
 
 1. From now on it starts no operation; callbacks of operations under way still may.
 2. It waits until its operations are over (`Leaving.wait`). An operation is over on a
@@ -50,7 +50,7 @@ class Leaving:
             self._waited = time.monotonic() - began
 
     def check(self) -> None:
-        """After the close: raise if an operation failed and the caller did not look."""
+        """After the close: raise if an operation failed and the caller is unaware."""
         if self._group.heard:
             return
         cut = [f"{op.title}: {why}" for op, why in self._left.items() if op.error]

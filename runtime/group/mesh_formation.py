@@ -148,7 +148,7 @@ class MeshFormation:
             streams[0].send(Frame(Kind.WELCOME))
             self._admit(rank)
 
-    # The far side of a dialled link, until it becomes the group's.
+    # The sink of a dialled link, until the link is the group's.
 
     def place(self, link: Link, header: Header) -> memoryview:
         """Memory for a refusal."""
@@ -182,7 +182,7 @@ class MeshFormation:
         if len(streams) < self._counts[rank]:
             raise ProtocolError(f"rank {rank} welcomes connections it has not got")
         if not all(link.alive for link in streams.values()):
-            # It broke while it waited, when its sink was another.
+            # The link broke while it waited, with another sink.
             lost = f"rank {rank} is lost: its connection broke before the group formed"
             self.fail(PeerLost(lost, peer=rank))
             return
@@ -272,7 +272,7 @@ class MeshFormation:
             "lane": stream,
             "checksum": self._options.link_checksum,
         }
-        if self.scope:  # greetings without one are as they always were
+        if self.scope:  # greetings without one are those of older versions
             hello["scope"] = self.scope
 
         def greet() -> None:

@@ -45,23 +45,23 @@ _PING_SECONDS = 1.0
 _CLOSING_SECONDS = 5.0
 _MAX_READERS = 16
 _SETTLED_SECONDS = 2.0
-"""A reader has so long to begin."""
+"""The seconds within which a reader must begin."""
 _IDLE_BYTES = 1 << 20
-"""A second; who takes less may have to go for another."""
+"""Bytes a second; a slower reader may have to give its place to another."""
 
 
 class Snapshot:
     """The provider of an endpoint's snapshots, and a bound on its readers.
 
     When all places are taken, a reader that takes less than `_IDLE_BYTES` a second
-    gives its own to the next: whoever reads nothing keeps nobody out.
+    loses its place to the next one: an idle reader keeps no other out.
     """
 
     def __init__(self, provider: Provider) -> None:
         self.provider = provider
         self._lock = threading.Lock()
         self._readers: dict[BlockingConnection, list[float]] = {}
-        """When each began, and the bytes that it took since."""
+        """When each reader began, and the bytes that it has taken since."""
 
     @contextmanager
     def place(self, reader: BlockingConnection) -> Iterator[bool]:

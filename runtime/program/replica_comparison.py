@@ -2,7 +2,7 @@
 
 Members exchange a digest of each tensor, 32 bytes with the place of their part; the
 values of a tensor are sent only where copies differ, for the size of the difference.
-All members get the same digests, so all come to the same verdict.
+All members get the same digests, so all reach the same verdict.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.param_sync import digest
 from pcp.runtime.communicator.replica_check import elected
 
-#: Tensors for which the error has the size of the difference, at most.
+#: The most tensors for which the error has the size of the difference.
 SHOWN = 4
 
 _WORD = 16
@@ -67,9 +67,9 @@ def check_copies(
 
 
 def difference(one: NDArray, other: NDArray) -> tuple[float, float]:
-    """The largest |a - b|, and in units in the last place; of integers 0 of these.
+    """The largest |a - b|, and in units in the last place, which are 0 for integers.
 
-    Not a number where only one of two is that.
+    NaN where only one of two numbers is NaN.
     """
     if one.dtype.kind in "biu":
         apart = one.astype(object) - other.astype(object)
@@ -97,7 +97,7 @@ def _ordered(array: NDArray) -> NDArray:
 
 
 def _row(copy: Copy) -> NDArray:
-    """The row of a copy: whether it is there, its place, and a digest of the bits."""
+    """The row of a copy: whether there is one, its place, and a digest of its bits."""
     if copy.array is None:
         return np.zeros(1 + 2 * _WORD, np.uint8)
     part = blake2b(repr(copy.part).encode(), digest_size=_WORD).digest()

@@ -133,7 +133,7 @@ class BlockingConnection:
     def admit(self, patience: Patience) -> None:
         """Wait until the dialler has passed the gate, if there is one.
 
-        NotAdmitted when it does not; a refusal has told it why.
+        NotAdmitted when it does not; a refusal has told the peer why.
         """
         while self._gate is not None and not self._gate.open:
             self.prove(self._gate, self.header(patience), patience)

@@ -1,8 +1,8 @@
 """The frame that a link is reading: header, payload, and the checksum behind it.
 
 A payload goes into the memory that the sink chose. Where the sink gives a `Flow`
-instead, it takes the bytes piece by piece as they come, while they are in the cache;
-they count only when the whole frame is delivered, after its checksum.
+instead, the flow takes the bytes piece by piece as they come, while they are in the
+cache; they count only when the whole frame is delivered, after its checksum.
 """
 
 from collections.abc import Callable
@@ -58,8 +58,8 @@ class Incoming:
     """The state of one link's reading.
 
     `place` is the sink's, `deliver` gets whole, verified frames; both are called from
-    `took`. `epoch` is demanded of every header, `unchecked` data only where it is
-    agreed.
+    `took`. Every header must have `epoch`; `unchecked` data is only taken where both
+    ends agreed.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Incoming:
 
     @property
     def between(self) -> bool:
-        """Whether no byte of a frame is here that is not delivered."""
+        """Whether no part of an undelivered frame is here."""
         return self._view is self._raw and not self._fill
 
     def adopt(self, unread: Unread, flow: Flow) -> None:

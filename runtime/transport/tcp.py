@@ -29,7 +29,7 @@ from pcp.runtime.transport.link import (
 from pcp.runtime.transport.outgoing import Outgoing, gathered
 
 _WASTE = memoryview(bytearray(256 << 10))
-"""Room for bytes that are thrown away, in as few calls as possible."""
+"""The size of the buffer for dropped bytes, for few calls."""
 _TURN_BYTES = 4 << 20
 """At most this much is read from one peer before the others get a turn."""
 _ALL_BYTES = 64 << 20
@@ -47,7 +47,7 @@ class TcpLink:
     ) -> None:
         self.label = label
         self.flow: Callable[[Header], Flow | None] | None = None
-        """The receivers of data that is worked on as it comes, where there are any."""
+        """The receivers of data that is processed as it comes, if any."""
         self.borrower: Borrower | None = None
         """The loop that has the socket, except within frames of the link."""
         self._loops = mover.compiled if isinstance(sock, socket.socket) else None
@@ -218,7 +218,7 @@ class TcpLink:
         flow: Flow | None,
         unsent: Outgoing | None,
     ) -> None:
-        """Have the socket again, and the frames that the borrower has moved in part."""
+        """Take the socket back, with the frames that the borrower has moved in part."""
         self.borrower = None
         if not self._open:
             return
@@ -266,7 +266,7 @@ class TcpLink:
 
     def _writable(self) -> None:
         if self.borrower is not None and self.borrower.midway(self):
-            return  # it says when its frame is sent
+            return  # the borrower reports when its frame is sent
         if self._writing:  # called from an `on_sent`: the loop below goes on
             return
         self._writing = True
@@ -352,7 +352,7 @@ class TcpLink:
             budget -= count
             announced = self._buffered is None and self._mute is None
             if not more and announced and budget <= _TURN_BYTES:
-                return  # the kernel has no more, and says so when it has
+                return  # the kernel has no more bytes, and reports new ones
 
     def _receive(self, budget: int) -> tuple[int, bool]:
         """Receive once: how many bytes, and whether there may be more of them."""

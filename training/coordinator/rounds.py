@@ -1,12 +1,11 @@
-"""A run's rounds: give out leases, wait for all, commit or try again.
+"""The rounds of a run: give out leases, wait for all members, commit or try again.
 
-Everything about one round is in its `Attempt`. A round that lost a member goes
-on with the others; one whose exchange failed although all members live is tried
-again with the same members, and if that keeps failing, without the member that
-the others cannot reach.
+The state of one round is in its `Attempt`. A round that lost a member goes on with the
+others. A round whose exchange failed although all members live is tried again with
+them, and if that keeps failing, without the member that the others cannot reach.
 
-`Rounds` is what every policy has in common: a round is committed when all members of
-its newest attempt have prepared one state. What differs is in `round_policy`.
+`Rounds` is the common part of all policies: a round is committed when all members of
+its newest attempt have prepared one state. `round_policy` is where policies differ.
 """
 
 import math
@@ -38,13 +37,13 @@ from pcp.training.wire.messages import (
 )
 
 _UNSERVED = 2
-"""Checkpoints that fail by a member until it goes."""
+"""Checkpoints that fail by one member before it is removed."""
 _REPLAYS = 2
-"""Exchanges made again where members prepare different states."""
+"""How often an exchange is made again where members prepare different states."""
 
 
 def share(at_most: int, speed: float, fastest: float) -> int:
-    """Inner steps of a member while the fastest makes `at_most` (DyLU)."""
+    """The inner steps of a member while the fastest one makes `at_most` (DyLU)."""
     # The quotient first: v / v is 1, n * v / v may be less than n.
     return max(1, int(at_most * (speed / fastest)))
 
@@ -62,14 +61,14 @@ class Rounds(ProgressWatch):
         self.attempt: Attempt | None = None
         """The round under way."""
         self.newest: Round | None = None
-        """The last round that was committed by this process."""
+        """The last attempt that this process committed."""
         self.nonfinite: list[str] = []
-        """Members whose parts of that round could not count, a line each."""
+        """Members whose parts of that round did not count, a line each."""
         self._left: list[str] = []
         self._group: list[str] = []
         self._conduct = Conduct()
         self._made_again: int | None = None
-        """The round that was begun anew because no member's part of it could count."""
+        """The round that began anew because no member's part of it could count."""
         self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
             Computed: self._on_computed,
             Prepared: self._on_prepared,
@@ -78,12 +77,12 @@ class Rounds(ProgressWatch):
         }
 
     def heard(self, member: Member, message: Message) -> None:
-        """A message about a member's part of a round; others are not listened to."""
+        """Handle a message about a member's part of the round; ignore others."""
         if handler := self._handlers.get(type(message)):
             handler(member, message)
 
     def renew_pool(self) -> None:
-        """Count the samples that are left, from the ledger."""
+        """Make the pool of the samples that are left, by the ledger."""
         taken = self._run.progress.taken()
         self.pool = LeasePool(self.pool.total, self.pool.quantum, taken)
 
@@ -93,7 +92,7 @@ class Rounds(ProgressWatch):
         self.pool.give_back(lease)
 
     def _on_computed(self, member: Member, message: Computed) -> None:
-        """A member has done its inner steps: they may count, or it is left out."""
+        """A member has done its inner steps: they count, or the member is left out."""
         attempt = self.attempt
         if attempt is None or not self._current(message):
             return
@@ -110,7 +109,7 @@ class Rounds(ProgressWatch):
             self.reject(attempt, attempt.first_faults())
 
     def _on_prepared(self, member: Member, message: Prepared) -> None:
-        """A member is done; when all are, the round is committed."""
+        """A member has prepared its state; when all have, the round is committed."""
         attempt = self.attempt
         if attempt is None or not attempt.accept(member.name, message):
             return
@@ -123,13 +122,13 @@ class Rounds(ProgressWatch):
             self._conclude(attempt)
 
     def _fault(self, attempt: Attempt, name: str, said: Prepared) -> str:
-        """What keeps a member's report from counting; "" if nothing does."""
+        """The fault for which a member's report does not count; "" if there is none."""
         if not math.isfinite(said.loss):
             return f"loss is {said.loss}"
         return claim(attempt, name, said, self._run.sample_tokens, self.pool.quantum)
 
     def _conclude(self, attempt: Attempt) -> None:
-        """All members are prepared: with one state that may count, or not."""
+        """All members are prepared: commit if they have one state that may count."""
         verdict = vote(attempt.members, attempt.prepared, attempt.before)
         attempt.digest = verdict.digest
         if verdict.digest is None:
@@ -146,7 +145,7 @@ class Rounds(ProgressWatch):
         self.commit(attempt)
 
     def _divided(self, attempt: Attempt, wrong: Sequence[str]) -> None:
-        """Members prepared different states, and no state has most of them."""
+        """Members prepared different states, and no state has most votes."""
         if wrong:
             fault = "it prepared another state than the others"
             self.reject(attempt, dict.fromkeys(wrong, fault))
@@ -157,7 +156,7 @@ class Rounds(ProgressWatch):
             self._halt(attempt, f"{who} prepare different states, time after time")
 
     def _spoiled(self, attempt: Attempt, fault: str) -> None:
-        """The result may not count, and no member says why: without whom may it?"""
+        """The result may not count, and no member reports why: leave one out."""
         everyone = [*attempt.members, *attempt.aside]
         attempt.cleared += attempt.aside
         left = [name for name in attempt.members if name not in attempt.cleared]
@@ -178,7 +177,7 @@ class Rounds(ProgressWatch):
         self._retry(tried)
 
     def reject(self, attempt: Attempt, faults: Mapping[str, str]) -> None:
-        """The round goes on without these members' parts, for these reasons."""
+        """Go on with the round without these members' parts, for these faults."""
         for name, fault in faults.items():
             self._left_out(attempt, name, fault)
         rest = attempt.again(self._run.progress.epoch + 1, list(faults))
@@ -196,7 +195,7 @@ class Rounds(ProgressWatch):
             self._pause(f"no part of round {attempt.round} may count ({whose})")
 
     def _left_out(self, attempt: Attempt, name: str, fault: str) -> None:
-        """A member's part does not count; it says so, and what it did is remembered."""
+        """A member's part does not count: log it, and note the fault in `Conduct`."""
         run = self._run
         self._left.append(
             f"{self._who(name)} is left out of round {attempt.round}: {fault}"
@@ -206,12 +205,12 @@ class Rounds(ProgressWatch):
         self._wrong(name, attempt.round, fault)
 
     def _wrong(self, name: str, round_: int, fault: str) -> None:
-        """A member was wrong: who is so again and again trains elsewhere."""
+        """Note a member's fault; quarantine the member if it is not its first one."""
         run = self._run
         if name not in run.roster or not self._conduct.wrong(name, round_):
             return
         if len(run.roster.ready()) < 2:
-            return  # with nobody else a run can only pause
+            return  # without other members the run can only pause
         run.append("quarantined", worker=name, round=round_, reason=fault)
         run.log(
             f"{self._who(name)} is quarantined: {fault}, and not for the first time"
@@ -221,17 +220,17 @@ class Rounds(ProgressWatch):
         self.drop(member, "quarantined")
 
     def unserved(self, member: Member) -> None:
-        """A member does not hand out its state: once may be haste, twice it goes."""
+        """A member did not hand out its state: the second time it is removed."""
         member.unserved += 1
         if member.unserved < _UNSERVED:
             return
         fault = "the state that it says it holds cannot be fetched from it"
         self._wrong(member.name, self._run.committed, fault)
         if member.name in self._run.roster:
-            self._end(member, fault)  # the same process would say the same again
+            self._end(member, fault)  # the same process would report the same again
 
     def _halt(self, attempt: Attempt, why: str) -> None:
-        """No state is known to be right: the samples go back, and the run waits."""
+        """No state is known to be right: return the samples, and pause."""
         self.attempt, self._group = None, []
         for name in (*attempt.members, *attempt.aside):
             self.without(attempt, name)
@@ -246,7 +245,7 @@ class Rounds(ProgressWatch):
         )
 
     def resumed(self) -> None:
-        """An operator lets the run go on: what was usual before is so no longer."""
+        """An operator lets the run go on: forget the usual norms."""
         self._made_again = None
         self.guard.forget()
 
@@ -268,7 +267,7 @@ class Rounds(ProgressWatch):
         )
 
     def _on_group_failed(self, member: Member, message: GroupFailed) -> None:
-        """A member could not exchange; wait a little: a peer may turn out dead."""
+        """A member could not exchange. Wait a little: a peer may turn out dead."""
         attempt = self.attempt
         if attempt is None or not self._current(message):
             return
@@ -278,11 +277,11 @@ class Rounds(ProgressWatch):
         self._accuse(member, attempt, message)
 
     def commit(self, attempt: Attempt) -> None:
-        """Members are prepared with one state: it counts from now on."""
+        """Commit the state that the members have prepared."""
         digest = attempt.agreed
         run, record = self._run, self._recorded(attempt)
-        # Before it counts: a shepherd that is killed in between keeps it once more, as
-        # after a rewind; the other way round the record would be lost.
+        # Figures before the commit: a shepherd that is killed in between keeps them
+        # again, as after a rewind; in the other order they would be lost.
         run.do(Keep(record))
         more: dict[str, Any] = {"metrics": record.metrics} if record.metrics else {}
         paces = (run.roster[name].pace.usual for name in attempt.members)
@@ -310,7 +309,7 @@ class Rounds(ProgressWatch):
             self._saver.save(here)
 
     def _tell(self, attempt: Attempt, digest: str) -> None:
-        """Members hear of a commit, and what of the validation is theirs."""
+        """Tell the members of a commit, with their shares of the validation."""
         shares = self._validation.shares(attempt, last=self.exhausted())
         wrong = [n for n in attempt.members if attempt.prepared[n].digest != digest]
         right = next(name for name in attempt.members if name not in wrong)
@@ -352,7 +351,7 @@ class Rounds(ProgressWatch):
         )
 
     def _seconds(self, attempt: Attempt, busy: float) -> float:
-        """How long a round took of which a member says it was busy that long."""
+        """How long a round took, if its members were busy for so long."""
         return max(self._run.now - attempt.began, busy)
 
     def _current(self, message: Computed | GroupFailed) -> bool:
@@ -385,7 +384,7 @@ class Rounds(ProgressWatch):
             run.send(roster[name], order)
 
     def _goes_on(self, attempt: Attempt) -> None:
-        """A round is attempted again with these members."""
+        """Log that a round is attempted again with these members."""
         self._run.log(
             f"round {attempt.round} goes on with "
             f"{counted(len(attempt.members), 'worker')} (epoch {attempt.epoch})"

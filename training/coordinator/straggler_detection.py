@@ -1,11 +1,11 @@
 """Stragglers of a round with inner exchanges.
 
-There all members are done together, so being done does not tell a slow member. Waiting
-does: with its heartbeats a member says how many exchanges it has come to (the forming
-of the group is the first), and how long it has been waiting in the last. Once a quorum
-has waited in one for longer than the grace, or when the deadline has passed, members
-that have not come to it hold the round up; a member counts as such only by a report
-from after that moment, so a report on its way harms no member.
+In such a round all members are done together, so the end of their steps does not show a
+slow member. Their waiting does: the heartbeats of a member report how many exchanges it
+has entered (the formation of the group is the first), and how long it has waited in the
+last. Once a quorum has waited in an exchange for longer than the grace, or when the
+deadline has passed, members that have not entered it are stragglers. Only a report from
+after that moment makes a member a straggler, so a report on its way harms no member.
 """
 
 import math
@@ -20,15 +20,15 @@ from pcp.training.wire.messages import (
 
 @dataclass(frozen=True)
 class WaitReport:
-    """A member's heartbeat: when it came, and what it said."""
+    """The report in a member's heartbeat, and when it came."""
 
     at: float
     entered: int
     waited: float | None
     begun: bool = True
-    """Whether it is at this round, if by an order before."""
+    """Whether the member is at this round, if by an earlier message."""
     awaits: Awaits | None = None
-    """Whom it waits for; None: it is in no call with others."""
+    """The ranks that it waits for; None: it is in no call with others."""
     alone: float | None = None
     """For how long it is where others are, and in no call with them."""
 
@@ -46,7 +46,7 @@ class StragglerDetection:
         now: float,
         begun: bool = True,
     ) -> None:
-        """A member's heartbeat; None if it is somewhere else than in this attempt."""
+        """Note a member's report; None: the member is not in this attempt."""
         if report is None:
             self._reports[name] = WaitReport(now, -1, None, begun)
         else:
@@ -105,10 +105,10 @@ class StragglerDetection:
         earliest: float,
         deadline: float,
     ) -> list[str]:
-        """Members that the others have waited for too long, by now.
+        """Members for which the others have waited too long.
 
-        `earliest` is when a quorum may leave anybody out; `deadline` when whoever
-        holds others up is. Times are those of the reports.
+        From `earliest` on a quorum may leave members out; at `deadline` every member
+        that holds others up is left out. Times are those of the reports.
         """
         said = {n: r for n, r in self._reports.items() if n in members}
         waiting = [r for r in said.values() if r.waited is not None]

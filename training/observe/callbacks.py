@@ -1,4 +1,4 @@
-"""What a user's own Python code hears of a run."""
+"""Callbacks: a run's events for a user's own Python code."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ from pcp.training.storage.round_record import Round
 
 
 class Callbacks:
-    """Base of callbacks; a class of one's own has those that it wants.
+    """Base of callbacks; a subclass defines those that it needs.
 
-    Calls come from the shepherd's thread, one after the other, behind the line of the
-    ledger that makes the thing true. The run waits for them. An exception ends the
-    run, which `resume` continues.
+    The shepherd's thread makes the calls one after the other, each after the ledger has
+    the line of its event. The run waits for them. An exception ends the run, which
+    `resume` continues.
     """
 
     def on_round(self, record: Round) -> None:

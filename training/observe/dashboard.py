@@ -1,4 +1,4 @@
-"""Watching a run: a live table in a terminal, plain lines anywhere else."""
+"""A run's dashboard: a live table in a terminal, plain lines anywhere else."""
 
 import math
 import time
@@ -30,7 +30,7 @@ def sparkline(values: list[float], width: int = 48) -> str:
         return ""
     stride = -(-len(values) // width)
     parts = [values[i : i + stride] for i in range(0, len(values), stride)]
-    # None for a part with a value that is not finite: no bar shows that.
+    # None for a part with a value that is not finite, for which there is no bar.
     shown = [min(part) if all(map(math.isfinite, part)) else None for part in parts]
     known = [v for v in shown if v is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
@@ -39,13 +39,13 @@ def sparkline(values: list[float], width: int = 48) -> str:
 
 
 class PlainLog(Quiet):
-    """Writes a line for all that happens; `write` takes lines."""
+    """Writes a line for each event; `write` takes lines."""
 
     def __init__(self, rounds: int, write: Callable[[str], None]) -> None:
         self._rounds, self._write = rounds, write
 
     def log(self, text: str) -> None:
-        """Write it with the time."""
+        """Write a line with the time."""
         self._write(f"{time.strftime('%H:%M:%S')} {text}")
 
     def round(self, record: Round) -> None:
@@ -75,7 +75,7 @@ class Dashboard(Quiet):
         self._live.start()
 
     def log(self, text: str) -> None:
-        """Show it among the newest lines."""
+        """Show a line among the newest ones."""
         self._lines = [*self._lines, f"{time.strftime('%H:%M:%S')} {text}"][-_LINES:]
         self._draw()
 
@@ -103,7 +103,7 @@ class Dashboard(Quiet):
         self._live.update(self.picture())
 
     def picture(self) -> Any:
-        """The screen as it is now, as something `rich` can render."""
+        """The screen as it is now, for `rich` to render."""
         from rich.console import Group
         from rich.padding import Padding
         from rich.panel import Panel
@@ -126,7 +126,7 @@ class Dashboard(Quiet):
             )
         done = values.get("round", 0)
         parts = [
-            # A bar ends without a newline; what is padded ends its line.
+            # A bar ends without a newline; a padded cell ends its line.
             Padding(ProgressBar(total=self._rounds, completed=done), 0),
             Text(self._last),
             Text(f"{sparkline(self._losses)}  {self._validation}", style="green"),

@@ -1,4 +1,4 @@
-"""What a run leaves for readers: the shepherd's log, and which workers it had."""
+"""The journal of a run: the shepherd's log, and the run's workers."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -11,14 +11,14 @@ from pcp.training.observe.dashboard import PlainLog
 
 STAMP = "%Y-%m-%d %H:%M:%S"
 KNOWN = ("index", "worker", "address", "target", "backend", "device")
-"""What is kept of a worker."""
+"""The keys that are kept of a worker."""
 
 
 class Journal(PlainLog):
-    """Appends what is said, as dated text and as JSON, and a line for each new worker.
+    """Appends log lines, as dated text and as JSON, and a line for each new worker.
 
-    A line that the disk does not take is left out: the ledger and the metrics, which
-    count, end the run and say so.
+    A line for which the disk has no room is left out: the ledger and the metrics, which
+    count, report a full disk.
     """
 
     def __init__(self, rounds: int, log: Path, json_log: Path, workers: Path) -> None:
@@ -30,14 +30,14 @@ class Journal(PlainLog):
         self._seen: set[tuple[Any, ...]] = set()
 
     def log(self, text: str) -> None:
-        """Append it with the date."""
+        """Append a line with the date."""
         now = time.time()
         self._append(f"{time.strftime(STAMP, time.localtime(now))} {text}")
         with suppress(OSError):
             self._objects.write(strict_json.dumps({"time": now, "text": text}) + "\n")
 
     def status(self, values: Mapping[str, Any]) -> None:
-        """Append the workers that were not there before."""
+        """Append the new workers."""
         for worker in values.get("workers", ()):
             known = {key: worker.get(key) for key in KNOWN}
             if (facts := tuple(known.values())) not in self._seen:
@@ -61,7 +61,7 @@ Event = tuple[float, str]
 
 
 def events(path: Path) -> Iterator[Event]:
-    """The lines of a log. Lines that go on are joined."""
+    """The events of a log; continued lines are joined."""
     found: list[Event] = []
     for line in _lines(path):
         at = _time(line[:19])
@@ -73,7 +73,7 @@ def events(path: Path) -> Iterator[Event]:
 
 
 def workers(path: Path) -> list[dict[str, Any]]:
-    """Every worker of a run as it was last, by index."""
+    """The last entry of every worker of a run, by index."""
     found: dict[int, dict[str, Any]] = {}
     for line in _lines(path):
         with suppress(ValueError):  # torn by a crash
@@ -83,7 +83,7 @@ def workers(path: Path) -> list[dict[str, Any]]:
 
 
 def _lines(path: Path) -> list[str]:
-    """None where there is no such file: a run of an older version."""
+    """The lines of a file; None without the file, in a run of an older version."""
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 

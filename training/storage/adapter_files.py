@@ -1,4 +1,4 @@
-"""Adapters in files that peft reads: `adapter_model.safetensors` and its config.
+"""Files of adapters for peft: `adapter_model.safetensors` and its config.
 
 pcp-lora names its parameters `q.lora_A.weight` and `q.lora_B.weight`; peft has them
 under `base_model.model.`, and the modules, `q`, in the config.
@@ -17,7 +17,7 @@ from pcp.training.storage.state_names import PARAMETER
 PREFIX = "base_model.model."
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 ALPHA = 8.0
-"""As `pcp-lora` has it where nothing is said."""
+"""The default of `pcp-lora`."""
 _A, _B = ".lora_A.weight", ".lora_B.weight"
 
 
@@ -29,11 +29,11 @@ def save_adapter(
     base: str | None = None,
     task: str | None = None,
 ) -> None:
-    """Write the adapters among `tensors` where `peft.PeftModel.from_pretrained` reads.
+    """Write the adapters among `tensors` for `peft.PeftModel.from_pretrained`.
 
-    `tensors` are parameters by name, or a checkpoint's; `alpha` as `pcp-lora` had it.
-    `base` is the model that they belong to, a folder or a name, and `task` peft's word
-    for it, as CAUSAL_LM. `ConfigError` where there are no adapters, or of unlike ranks.
+    `tensors` are parameters by name, or a checkpoint's; `alpha` is that of `pcp-lora`.
+    `base` is the base model, a folder or a name, and `task` peft's word for its task,
+    as CAUSAL_LM. `ConfigError` without adapters, or where their ranks differ.
     """
     named = {name.removeprefix(PARAMETER): array for name, array in tensors.items()}
     modules = [name.removesuffix(_A) for name in named if name.endswith(_A)]

@@ -1,8 +1,8 @@
 """The moves of a reduction in one compiled loop, where its links are sockets.
 
 The loop of the communication thread calls `drive` in place of its own waiting. The
-compiled loop has the sockets between whole frames of others: what it does not know, and
-every fault, goes back to the links with the frames that are under way, and the
+compiled loop has the sockets between whole frames of others. With an unknown frame or a
+fault it returns the sockets to the links, with the frames that are under way, and the
 reduction goes on in Python from there.
 """
 

@@ -9,7 +9,9 @@ follows from a seed. Then the run must complete, and `Checks` must have found no
 wrong.
 """
 
+import gc
 import heapq
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -132,6 +134,8 @@ class Schedule:
         self.saved: dict[int, tuple[list[str], int]] = {}
         """Checkpoints: the digests, and how many members saved it."""
         self.run: TrainingRun | None = None
+        self.ended: float | None = None
+        """When the run was complete."""
         self.checks = Checks(self.experiment, ranks)
         self.frozen_until = 0.0
         """Until then the shepherd's process does nothing."""
@@ -139,9 +143,12 @@ class Schedule:
         """So many effects are carried out until the shepherd is killed."""
         self.resumed: list[int] = []
         """Exchanges that a group's members had made of a round; -1: unequal numbers."""
-        self._queue: list[tuple[float, int, Callable[[], object]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = [
+            (math.inf, -1, lambda: None)
+        ]
         self._numbers, self._lives = count(), 0
-        self._tick_at = 0.0
+        self._tick_at = math.inf
+        """When time is told to the shepherd next."""
         self.trace: list[str] | None = None
         self.unhung = 0
         """Workers that hung, and ended when they were told so."""
@@ -186,23 +193,20 @@ class Schedule:
         for _ in range(self.workers * self.ranks):
             self.after(0.2 * self.random.random(), self.start_worker)
         plan(self)
-        queue, pop = self._queue, heapq.heappop
-        until = FAULT_SECONDS + PATIENCE_SECONDS
-        while (run := self.run) is None or run.loop is None or run.outcome is None:
-            self.now, _, act = pop(queue)
-            act()
-            if self.now > until:
-                raise Violation(f"the run stands still: {self._where()}")
-        self._ended(run)
+        queue, until = self._queue, FAULT_SECONDS + PATIENCE_SECONDS
+        while self.now <= until and (self.ended is None or self._living()):
+            if queue[0][0] <= self._tick_at:
+                self.now, _, act = heapq.heappop(queue)
+                act()
+            else:
+                self.now = self._tick_at
+                self._tick()
+        if self.ended is None:
+            raise Violation(f"the run stands still: {self._where()}")
         return self
 
-    def _ended(self, run: TrainingRun) -> None:
-        self.checks.ended(run)
-        while self._queue and self.now < FAULT_SECONDS + PATIENCE_SECONDS:
-            self.now, _, act = heapq.heappop(self._queue)
-            if all(node.gone for node in self.nodes.values()):
-                return
-            act()
+    def _living(self) -> bool:
+        return any(node.alive for node in self.nodes.values())
 
     def _where(self) -> str:
         status = self.run.status() if self.run else None
@@ -243,7 +247,9 @@ class Schedule:
         if self.run is None:
             return
         self.note("the shepherd is killed")
+        self.run.status()
         self.run, self.points, self.served = None, None, None
+        self._tick_at = math.inf
         for node in list(self.nodes.values()):
             if node.wire is not None:
                 node.wire.cut()
@@ -263,21 +269,20 @@ class Schedule:
             self._tick_later(0.02)
 
     def _tick_later(self, seconds: float) -> None:
-        at = self.now + seconds
-        if self._tick_at <= self.now or at < self._tick_at - 0.01:
-            self._tick_at = at
-            self.at(at, lambda: self._tick(at))
-
-    def _tick(self, at: float) -> None:
-        if at != self._tick_at or self.run is None:
-            return
-        if self.now < self.frozen_until:
-            self._tick_at = frozen = self.frozen_until
-            self.at(frozen, lambda: self._tick(frozen))  # not a rounding before it
-            return
-        self.happened(Tick())
         if self.run is not None:
-            self._tick_later(IDLE_SECONDS)
+            self._tick_at = min(self._tick_at, self.now + seconds)
+
+    def _tick(self) -> None:
+        if self.now < self.frozen_until:
+            self._tick_at = self.frozen_until  # not a rounding before it
+            return
+        self._tick_at = self.now + IDLE_SECONDS
+        self.happened(Tick())
+        run = self.run
+        if run is not None and run.outcome is not None and self.ended is None:
+            self.ended = self.now
+            self.checks.ended(run)
+            run.status()
 
     def happened(self, event: Event) -> None:
         """As the real shell does it; but a process may die between two effects."""
@@ -415,9 +420,14 @@ def _only_lives(event: Event) -> bool:
 
 def first_violation(seeds: range, policy: str = "together", ranks: int = 1) -> str:
     """What the first schedule that goes wrong says; "" when none does."""
-    for seed in seeds:
-        try:
-            Schedule(seed, policy, ranks).go()
-        except Violation as wrong:
-            return f"seed {seed}, {policy}: {wrong}"
-    return ""
+    often = gc.get_threshold()
+    gc.set_threshold(10_000)  # a run's objects are garbage when it is over, not before
+    try:
+        for seed in seeds:
+            try:
+                Schedule(seed, policy, ranks).go()
+            except Violation as wrong:
+                return f"seed {seed}, {policy}: {wrong}"
+        return ""
+    finally:
+        gc.set_threshold(*often)

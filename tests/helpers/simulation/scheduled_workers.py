@@ -5,6 +5,7 @@ time, of which a newer order takes the place of an older one.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from helpers.models.bigram_numpy import BLOCK
@@ -76,11 +77,6 @@ class Node(OwnThread):
         self._learning = 0
         self._factor = schedule.random.choice((1.0, 1.0, 2.0, 6.0))
 
-    @property
-    def gone(self) -> bool:
-        """Whether it has ended, one way or the other."""
-        return not self.alive
-
     # Its process.
 
     def die(self) -> None:
@@ -134,7 +130,7 @@ class Node(OwnThread):
         if wire is self.wire and wire.open:
             said = Heartbeat(meeting=self._inner_exchange(), at=self.said())
             wire.to_shepherd(said)
-            self.after(BEAT_SECONDS, lambda: self._beat(wire), link=True)
+            self.after(BEAT_SECONDS, partial(self._beat, wire), link=True)
 
     def lost(self, wire: Wire) -> None:
         """The connection ended; it makes another."""

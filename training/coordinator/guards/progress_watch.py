@@ -36,36 +36,36 @@ class ProgressWatch(RoundPolicy):
     _conduct: Conduct
 
     def drop(self, member: Member, reason: str) -> None:
-        """A worker leaves; its part of this round does not count."""
+        """Remove a worker; its part of this round does not count."""
         self._run.remove(member)
         self._validation.lost(member.name)
         self._run.log(f"worker {member.index} left: {reason}")
         self.lost(member)
 
     def _end(self, member: Member, why: str) -> None:
-        """Let a member go whose process is to end."""
+        """Remove a member and have its process end."""
         self._run.send(member, Stalled(reason=why))
         self.drop(member, why)
 
     # All the time ---------------------------------------------------------------------
 
     def check_progress(self, now: float) -> None:
-        """Let members go whose thread does nothing of what they are to do."""
+        """Remove members that make no progress."""
+        first = self._run.roster.first_steps()
         for member in self._run.roster:
-            name, attempt = member.name, self.attempt
-            asked = self._validation.awaits(name) or member.state == RESTORING
-            asked = asked or member.pace.away or self.computing(name)
-            member.pace.behind = True  # who is in no group waits for none
+            name, pace, attempt = member.name, member.pace, self.attempt
+            asked, pace.behind = False, True  # a member of no group waits for none
             if attempt is not None and name in attempt.members:
-                member.pace.behind = attempt.lags(name, member.pace.at)
-                asked = asked or name in attempt.awaited
-            if not asked:
-                member.pace.rests()
-                continue
-            member.pace.works(now)
-            member.pace.first = self._run.roster.first_step(member.hello.target)
-            if why := member.pace.stalled(now):
-                self._end(member, why)
+                pace.behind = attempt.lags(name, pace.at)
+                asked = attempt.awaits(name)
+            asked = asked or member.state == RESTORING or pace.away
+            if asked or self._validation.awaits(name) or self.computing(name):
+                pace.works(now)
+                pace.first = first.get(member.hello.target)
+                if why := pace.stalled(now):
+                    self._end(member, why)
+            else:
+                pace.rests()
         for member, why in self._lacked():
             self._end(member, why)
 
@@ -103,7 +103,7 @@ class ProgressWatch(RoundPolicy):
                 attempt.suspects.setdefault(accused, set()).add(member.name)
 
     def _check_failed(self, now: float) -> None:
-        """An exchange failed, and no member was seen to die: try the same again."""
+        """An exchange failed, and no member died: try again with the same members."""
         attempt = self.attempt
         limit = self._run.experiment.heartbeat_limit_seconds
         if attempt is None or attempt.failed_at is None:
