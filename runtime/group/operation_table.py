@@ -47,7 +47,7 @@ class Awaited:
         return cls((), 0.0) if operations else None
 
 
-class Speaker(Protocol):
+class OperationGroup(Protocol):
     """The group that the operations are of."""
 
     rank: int
@@ -61,7 +61,7 @@ class Speaker(Protocol):
 class OperationTable:
     """See the module. All methods but `number` run in the loop's thread."""
 
-    def __init__(self, group: Speaker) -> None:
+    def __init__(self, group: OperationGroup) -> None:
         self._group = group
         self.operations: dict[Key, Operation] = {}
         """The operations that were posted and are not over, in that order."""
