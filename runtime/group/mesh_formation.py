@@ -22,7 +22,7 @@ from pcp.errors import (
 )
 from pcp.runtime.group.connection_options import ConnectionOptions
 from pcp.runtime.group.group import Group
-from pcp.runtime.group.operation_table import Awaited
+from pcp.runtime.group.operation_table import AwaitedRanks
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport.frame import (
     MAX_TEXT,
@@ -298,11 +298,11 @@ class MeshFormation:
         return [rank for rank in world if rank != here and rank not in links]
 
     @property
-    def awaited(self) -> Awaited | None:
+    def awaited(self) -> AwaitedRanks | None:
         """Whom it waits for; None when it is over."""
         if self._done.done():
             return None
-        return Awaited(tuple(self.missing), time.monotonic() - self._began)
+        return AwaitedRanks(tuple(self.missing), time.monotonic() - self._began)
 
     def _look_around(self, deadline: float) -> None:
         """Probe the missing members; Timeout after the deadline, with their ranks."""

@@ -30,7 +30,7 @@ _REMEMBERED = 32
 
 
 @dataclass(frozen=True)
-class Awaited:
+class AwaitedRanks:
     """Whom a member waits for in a call; no rank, if all have come to it."""
 
     ranks: tuple[int, ...]

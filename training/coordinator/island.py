@@ -16,7 +16,7 @@ from pcp.training.wire.message import (
     Message,
 )
 from pcp.training.wire.messages import (
-    Awaits,
+    AwaitedRanks,
     Computed,
     Heartbeat,
     Hello,
@@ -186,7 +186,7 @@ def _far(at: Whereabouts) -> tuple[int, bool, bool]:
     return at.steps, at.call == "waiting", at.with_others
 
 
-def _waited(awaits: Awaits) -> float:
+def _waited(awaits: AwaitedRanks) -> float:
     return awaits.seconds if awaits.ranks else -1.0
 
 

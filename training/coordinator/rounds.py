@@ -18,7 +18,7 @@ from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.effects import Keep, Refuse, ReportRound
 from pcp.training.coordinator.guards.conduct import Conduct, quarantined
 from pcp.training.coordinator.guards.digest_vote import vote
-from pcp.training.coordinator.guards.progress_watch import ProgressWatch
+from pcp.training.coordinator.guards.progress_policy import ProgressPolicy
 from pcp.training.coordinator.guards.value_guard import ValueGuard, claim
 from pcp.training.coordinator.roster import CORRECTED, Member
 from pcp.training.coordinator.run_state import RunState
@@ -48,7 +48,7 @@ def share(at_most: int, speed: float, fastest: float) -> int:
     return max(1, int(at_most * (speed / fastest)))
 
 
-class Rounds(ProgressWatch):
+class Rounds(ProgressPolicy):
     """The rounds of a run, one at a time."""
 
     def __init__(

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pcp.training.wire.messages import (
-    Awaits,
+    AwaitedRanks,
     InnerExchangeReport,
 )
 
@@ -27,7 +27,7 @@ class WaitReport:
     waited: float | None
     begun: bool = True
     """Whether the member is at this round, if by an earlier message."""
-    awaits: Awaits | None = None
+    awaits: AwaitedRanks | None = None
     """The ranks that it waits for; None: it is in no call with others."""
     alone: float | None = None
     """For how long it is where others are, and in no call with them."""

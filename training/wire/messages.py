@@ -333,7 +333,7 @@ class GroupFailed(Message, frozen=True):
     inside: bool = False
 
 
-class Awaits(BaseModel, frozen=True):
+class AwaitedRanks(BaseModel, frozen=True):
     """Ranks that have not come to the call in which a member is for so long."""
 
     model_config = ConfigDict(extra="forbid")
@@ -357,7 +357,7 @@ class InnerExchangeReport(BaseModel, frozen=True):
     epoch: Count
     entered: Count
     waits: Seconds | None = None
-    awaits: Awaits | None = None
+    awaits: AwaitedRanks | None = None
     alone: Seconds | None = None
 
 

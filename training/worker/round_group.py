@@ -27,7 +27,7 @@ from pcp.training.wire.message import (
     Message,
 )
 from pcp.training.wire.messages import (
-    Awaits,
+    AwaitedRanks,
     RoundStart,
 )
 from pcp.training.worker.island_groups import IslandGroups
@@ -98,7 +98,7 @@ class RoundGroup:
         """Whether a group inside the island is broken, or could not be formed."""
         return self._steps.failed or self._outside.failed
 
-    def awaited(self) -> Awaits | Literal[False] | None:
+    def awaited(self) -> AwaitedRanks | Literal[False] | None:
         """The ranks that have not come to the call under way; False without one.
 
         In a call among ranks of the island no rank of another one is awaited. None: it
@@ -108,8 +108,8 @@ class RoundGroup:
         if found is None:
             return None
         if said := found.get(""):
-            return Awaits(ranks=[*said.ranks], seconds=said.seconds)
-        return Awaits(ranks=[], seconds=0.0) if found else False
+            return AwaitedRanks(ranks=[*said.ranks], seconds=said.seconds)
+        return AwaitedRanks(ranks=[], seconds=0.0) if found else False
 
     def agree(self, shared: Arrays, revision: int) -> None:
         """Ranks of an island with the same elements take the bits of the first one.

@@ -20,7 +20,7 @@ from pcp.errors import (
     RuntimeFault,
     Timeout,
 )
-from pcp.runtime.group.operation_table import Awaited
+from pcp.runtime.group.operation_table import AwaitedRanks
 
 
 class VirtualEndpoint:
@@ -92,7 +92,7 @@ class VirtualEndpoint:
         if other.newest > comm.epoch or (theirs and theirs.fault):
             raise CollectiveAborted(f"rank {rank} is past epoch {comm.epoch}")
 
-    def awaited(self) -> dict[str, Awaited]:
+    def awaited(self) -> dict[str, AwaitedRanks]:
         """Whom the newest group waits for, if its thread is in a call."""
         found = self._comms[0].awaited() if self._comms else None
         return {} if found is None else {"": found}
@@ -189,14 +189,14 @@ class Comm:
             self._knows = operation
             self._bell.ring()
 
-    def awaited(self) -> Awaited | None:
+    def awaited(self) -> AwaitedRanks | None:
         """Whom it waits for; None: its thread is in no call."""
         group, operation = self.group, self.group.operations.get(self._seq - 1)
         brought = group.comms.keys() if operation is None else operation.brought.keys()
         if self.fault is not None or (operation and self._knows is operation):
             return None
         lacks = [rank for rank, _ in enumerate(group.members) if rank not in brought]
-        return Awaited(tuple(lacks), self._world.now - self._since)
+        return AwaitedRanks(tuple(lacks), self._world.now - self._since)
 
     def all_gather(self, array: np.ndarray, tag: str = "") -> np.ndarray:
         """Everybody's array."""

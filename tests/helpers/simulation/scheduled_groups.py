@@ -6,7 +6,7 @@ from helpers.simulation.run_checks import SEED_DIGEST, Violation, next_digest
 from helpers.simulation.scheduled_inner_exchanges import InnerExchanges
 
 from pcp.training.wire.messages import (
-    Awaits,
+    AwaitedRanks,
     RoundStart,
 )
 
@@ -47,7 +47,7 @@ class Group:
         """How many members there are to be."""
         return len(self._members)
 
-    def awaits(self, node: "Node") -> Awaits | None:
+    def awaits(self, node: "Node") -> AwaitedRanks | None:
         """Which members a member waits for; None: it is in no call with them."""
         there = self._orders.keys()
         if len(there) == self.size and not self.inner_exchanges.waits(node):
@@ -61,7 +61,7 @@ class Group:
         for hung in (self._schedule.nodes[self._members[rank]] for rank in lacks):
             if hung.hangs_with_others and waits > FOUND_SECONDS:
                 raise Violation(f"{node.name} waits for {hung.name}, which hangs")
-        return Awaits(ranks=lacks, seconds=waits)
+        return AwaitedRanks(ranks=lacks, seconds=waits)
 
     def arrives(self, node: "Node", order: RoundStart) -> None:
         """A member is there; when all are, they have one state."""

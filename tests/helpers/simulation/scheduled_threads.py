@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pcp.training.wire.messages import (
-    Awaits,
+    AwaitedRanks,
     InnerExchangeReport,
     RoundStart,
     Whereabouts,
@@ -38,7 +38,7 @@ class OwnThread(ABC):
             self.hung = True
 
     @abstractmethod
-    def awaits(self) -> Awaits | None:
+    def awaits(self) -> AwaitedRanks | None:
         """Whom it waits for; None: it is in no call with others."""
 
     def said(self) -> Whereabouts:

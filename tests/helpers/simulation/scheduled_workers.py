@@ -22,7 +22,7 @@ from pcp.training.wire.message import (
     Message,
 )
 from pcp.training.wire.messages import (
-    Awaits,
+    AwaitedRanks,
     Commit,
     Computed,
     GroupFailed,
@@ -284,7 +284,7 @@ class Node(OwnThread):
         if not self.hung:
             group.arrives(self, order)
 
-    def awaits(self) -> Awaits | None:
+    def awaits(self) -> AwaitedRanks | None:
         """Whom it waits for; None: it is in no call with others."""
         return None if self.group is None else self.group.awaits(self)
 

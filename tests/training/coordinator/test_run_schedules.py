@@ -14,7 +14,7 @@ from helpers.simulation.run_schedules import Schedule, first_violation
 
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.effects import Append, Effect
-from pcp.training.coordinator.guards.progress_watch import ProgressWatch
+from pcp.training.coordinator.guards.progress_policy import ProgressPolicy
 from pcp.training.coordinator.roster import Member
 from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.run_state import RunState
@@ -185,7 +185,7 @@ def looks_at_nobody(self: Rounds, now: float) -> None:
     """Who hangs is waited for."""
 
 
-def hears_of_no_others(self: ProgressWatch) -> list[tuple[Member, str]]:
+def hears_of_no_others(self: ProgressPolicy) -> list[tuple[Member, str]]:
     """Who is with others, as it says, is left there."""
     return []
 
@@ -205,7 +205,7 @@ def lets_it_come_again(self: Rounds, member: Member, why: str) -> None:
     [
         (Rounds, "check_progress", looks_at_nobody, "together", "stands still"),
         (Rounds, "_end", lets_it_come_again, "together", "stands still"),
-        (ProgressWatch, "_lacked", hears_of_no_others, "together", "which hangs"),
+        (ProgressPolicy, "_lacked", hears_of_no_others, "together", "which hangs"),
         (
             StragglerDetection,
             "lacked",

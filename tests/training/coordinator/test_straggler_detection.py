@@ -11,7 +11,7 @@ from helpers.worlds.training_runs import experiment, order
 
 from pcp.training.coordinator.straggler_detection import StragglerDetection
 from pcp.training.wire.messages import (
-    Awaits,
+    AwaitedRanks,
     InnerExchangeReport,
 )
 
@@ -61,7 +61,7 @@ def test_who_is_somewhere_else_is_behind_those_who_form_the_group() -> None:
 
 def said(*ranks: int, seconds: float = 12.0) -> InnerExchangeReport:
     """Waits for these ranks, that long."""
-    awaits = Awaits(ranks=[*ranks], seconds=seconds)
+    awaits = AwaitedRanks(ranks=[*ranks], seconds=seconds)
     return at(0, seconds).model_copy(update={"awaits": awaits})
 
 

@@ -38,7 +38,7 @@ from pcp.training.data.lease_pool import size
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.messages import (
-    Awaits,
+    AwaitedRanks,
     Computed,
     GroupFailed,
     Heartbeat,
@@ -275,7 +275,7 @@ def waits(run: TrainingRun, *ranks: int) -> InnerExchangeReport:
     assert run.rounds is not None
     attempt = run.rounds.attempt
     assert attempt is not None
-    awaits = Awaits(ranks=[*ranks], seconds=run.state.now)
+    awaits = AwaitedRanks(ranks=[*ranks], seconds=run.state.now)
     return InnerExchangeReport(
         round=1, epoch=attempt.epoch, entered=0, waits=run.state.now, awaits=awaits
     )

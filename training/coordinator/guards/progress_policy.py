@@ -28,7 +28,7 @@ _ALONE = 6.0
 """So many times as long a member may be where nobody waits for it."""
 
 
-class ProgressWatch(RoundPolicy):
+class ProgressPolicy(RoundPolicy):
     """The part of a run's rounds that looks at whether members get on."""
 
     _run: RunState
