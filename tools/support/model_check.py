@@ -23,7 +23,7 @@ from pcp.training.trainer.bundle_checks import data_inputs
 
 DEEPEST = 300
 """Brackets in each other that are parsed at once; programs have fewer than 100."""
-LEAST_ROOM = 16 << 20
+LEAST_ROOM = 4 << 20
 """Bytes for a run's metrics, logs and bundles."""
 _SECONDS = 300.0
 _PIECES = re.compile(rb'"(?:[^"\\\n]|\\.)*"|[(\[{<]|->|[)\]}>]')

@@ -47,9 +47,9 @@ def test_a_disk_without_room_is_told_before_anything_is_compiled(
     usage = SimpleNamespace(free=100 << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     place = str(tmp_path / "not" / "there")
-    model_check.check_room(place, 42 << 20)
+    model_check.check_room(place, 48 << 20)
     with pytest.raises(ConfigError, match=r"100 MiB free, and two .* take 102; make"):
-        model_check.check_room(place, 43 << 20)
+        model_check.check_room(place, 49 << 20)
     experiment = write_experiment(tmp_path)
     usage.free = 1 << 20
     monkeypatch.setattr(driver, "compile", None)
