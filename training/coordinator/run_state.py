@@ -4,7 +4,7 @@ A part changes the state and adds effects with `do` (or `append`, `send`, `log`)
 order of the effects is the order of these calls.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pcp.training.config.experiment import Experiment
@@ -18,7 +18,7 @@ from pcp.training.coordinator.effects import (
     Serve,
     StopServing,
 )
-from pcp.training.coordinator.events import Saved
+from pcp.training.coordinator.events import SavedState
 from pcp.training.coordinator.roster import Member, Roster
 from pcp.training.storage import nonfinite
 from pcp.training.storage.ledger_state import LedgerReplay, Progress
@@ -32,7 +32,7 @@ class RunState:
 
     `replay` has applied the ledger's lines so far. `folder` is the run's, `serves` the
     address of the endpoint that hands out states, and `wanted` how many workers the
-    first round waits for.
+    first round waits for. `known` are workers under an earlier shepherd.
     """
 
     def __init__(
@@ -44,11 +44,12 @@ class RunState:
         folder: str,
         serves: str,
         wanted: int | None = None,
+        known: Iterable[Mapping[str, Any]] = (),
         now: float = 0.0,
     ) -> None:
         self.experiment, self.name, self.folder = experiment, name, folder
         self.wanted = wanted or experiment.workers
-        self.roster = Roster()
+        self.roster = Roster(known)
         self.now = self.born = now
         """The time of the event that is handled, at first of the process's start."""
         self.grace = 2 * experiment.heartbeat_limit_seconds
@@ -63,7 +64,7 @@ class RunState:
         """Workers that are to leave, and get no new work."""
         self.nonfinite: set[str] = set()
         """Tensors that were not finite in the state from which the run began."""
-        self.served: Saved | None = None
+        self.served: SavedState | None = None
         """The state that the shepherd's own endpoint hands out."""
         self.parts: list[int] = []
         """The indices of the workers among which that state is shared out."""
@@ -122,9 +123,10 @@ class RunState:
         """Log a line for the observers."""
         self.do(Log(text))
 
-    def remove(self, member: Member) -> None:
-        """Remove a worker from the members."""
-        self.roster.remove(member)
+    def remove(self, member: Member, reason: str) -> None:
+        """Remove a worker from the members. After the last round nobody is missed."""
+        over = self.completing_since is not None
+        self.roster.remove(member, None if over else reason)
         self.do(Close(member.connection))
 
     def holds(self, round_: int, digest: str | None) -> bool:
@@ -138,7 +140,7 @@ class RunState:
 
     # States that the endpoint hands out ----------------------------------------------
 
-    def serve(self, saved: Saved, parts: Sequence[int] | None = None) -> None:
+    def serve(self, saved: SavedState, parts: Sequence[int] | None = None) -> None:
         """Hand out a state to the workers that saved it, or to these indices."""
         self.served = saved
         self.parts = list(range(saved.workers) if parts is None else parts)
@@ -149,13 +151,13 @@ class RunState:
         self.served = None
         self.do(StopServing())
 
-    def tell_nonfinite(self, saved: Saved, what: str) -> None:
+    def tell_nonfinite(self, saved: SavedState, what: str) -> None:
         """Log a line where a state has numbers that are not finite."""
         self.nonfinite |= set(saved.nonfinite)
         if saved.nonfinite:
             self.log(f"{what} is not finite: {nonfinite.listed(saved.nonfinite)}")
 
-    def served_now(self) -> Saved | None:
+    def served_now(self) -> SavedState | None:
         """The committed state, if the shepherd's own endpoint has it."""
         saved = self.served
         return saved if saved is not None and saved.round == self.committed else None
