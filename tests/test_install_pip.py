@@ -178,6 +178,35 @@ def test_both_ends_of_what_may_be_beside_it(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+JAX_GRADIENT = """
+import jax, jax.numpy as jnp, numpy as np, pcp
+def loss(w, x):
+    return jnp.mean(jax.nn.gelu(x @ w) ** 2)
+w, x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), np.ones((2, 4), np.float32)
+bundle = pcp.compile(pcp.from_jax(loss, w, x), mode="grad", targets=("cpu:host",))
+value, gradient = pcp.Program.load(bundle)["grad"](w, x)
+wanted, by_jax = jax.value_and_grad(loss)(w, x)
+np.testing.assert_allclose(value, wanted, rtol=1e-6)
+np.testing.assert_allclose(gradient, by_jax, rtol=1e-5, atol=1e-7)
+print(jax.__version__)
+"""
+
+
+@pytest.mark.parametrize("oldest", [True, False], ids=["oldest", "newest"])
+def test_both_ends_of_jax(
+    clone: Path, builder: Installation, tmp_path: Path, oldest: bool
+) -> None:
+    """A gradient of a function of JAX is JAX's."""
+    (tmp_path / "dist").mkdir()
+    file = wheel(clone, builder, tmp_path / "dist")
+    made = with_pip(tmp_path / "env")
+    known = bounds(("jax",), oldest)
+    pip(made, "install", "-q", f"{file}[jax]", *known, cwd=tmp_path)
+    done = made.run("python", "-c", JAX_GRADIENT, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout.strip() == "0.10.0") == oldest
+
+
 def test_an_editable_install_beside_a_script(tmp_path: Path) -> None:
     """And what `as_editable` says it leaves is what it leaves."""
     clone = cloned(tmp_path / "pcp")
