@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pcp.runtime.collectives.timing import Timed
+from pcp.runtime.collectives.timing import TimedOperation
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.transport.link import Link
 
@@ -154,7 +154,7 @@ class Telemetry:
 
     def ended(
         self,
-        operation: Timed,
+        operation: TimedOperation,
         rank: int,
         epoch: int,
         links: Mapping[int, Link],

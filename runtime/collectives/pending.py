@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from pcp.errors import Timeout, UsageError
 
 
-class Completer(Protocol):
+class CompletionThread(Protocol):
     """The thread that completes operations: of a loop, or of an engine."""
 
     @property
@@ -15,7 +15,7 @@ class Completer(Protocol):
         ...
 
 
-class Hearing(Protocol):
+class FailureObserver(Protocol):
     """A group or engine that notes whether the caller knows of a failure."""
 
     heard: bool
@@ -28,9 +28,9 @@ class Pending(Future):
     done: it can start operations, and not wait for one of the same communicator.
     """
 
-    by: Completer | None = None
+    by: CompletionThread | None = None
     """The thread that completes the operation."""
-    of: Hearing | None = None
+    of: FailureObserver | None = None
     """The group or engine that notes whether the caller knows of a failure."""
 
     def result(self, timeout: float | None = None) -> Any:

@@ -35,7 +35,7 @@ DEATH_SECONDS = 0.5
 """Within this time the kernel closes a dead member's connections."""
 
 
-class ThroughMemory(ScheduledReduce):
+class SharedMemoryReduce(ScheduledReduce):
     """The choice between memory and the ring; subclasses reduce in memory."""
 
     eager_data = False

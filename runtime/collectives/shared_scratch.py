@@ -42,7 +42,7 @@ class _Own:
     ended: bool = False
 
 
-class Neighbours(Protocol):
+class SharingGroup(Protocol):
     """The group whose members may share memory."""
 
     at_close: list[Callable[[], None]]
@@ -67,7 +67,7 @@ class Neighbours(Protocol):
 class SharedScratch:
     """The shared scratch of one member. After the first operation, loop thread only."""
 
-    def __init__(self, group: Neighbours, limit: int = LIMIT) -> None:
+    def __init__(self, group: SharingGroup, limit: int = LIMIT) -> None:
         self._group = group
         self._arena = Arena(SHARED, limit)
         self._leased: dict[Key, _Own] = {}

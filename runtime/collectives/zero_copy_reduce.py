@@ -38,7 +38,11 @@ from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, ProtocolError
 from pcp.runtime.collectives.in_place_reduce import IN_PLACE, is_small
-from pcp.runtime.collectives.shared_memory_reduce import REDUCED, WORD, ThroughMemory
+from pcp.runtime.collectives.shared_memory_reduce import (
+    REDUCED,
+    WORD,
+    SharedMemoryReduce,
+)
 from pcp.runtime.memory.shared_arrays import ARRAYS, Offer, PeerMappings, Place
 from pcp.runtime.memory.shared_segment import Segment
 from pcp.runtime.transport.frame import Header, parse_json
@@ -51,7 +55,7 @@ _FENCE = threading.Lock()
 """A memory fence: reads before it is taken come before reads after it."""
 
 
-class ZeroCopyReduce(ThroughMemory):
+class ZeroCopyReduce(SharedMemoryReduce):
     """A reduction into a new array in shared memory; see the module.
 
     `visible` is the place of the operand that peers read; `target`, at the place

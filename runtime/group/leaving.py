@@ -78,7 +78,7 @@ class Leaving:
         return under_way, list(self._group.failures)
 
 
-class Leaver(Protocol):
+class OpenMember(Protocol):
     """A member that is to be closed before the interpreter is gone."""
 
     _group: Group
@@ -88,15 +88,15 @@ class Leaver(Protocol):
         ...
 
 
-_open: dict[int, Leaver] = {}
+_open: dict[int, OpenMember] = {}
 
 
-def is_open(member: Leaver) -> None:
+def is_open(member: OpenMember) -> None:
     """Register an open member: if not closed, it leaves at the interpreter's exit."""
     _open[id(member)] = member
 
 
-def is_closed(member: Leaver) -> None:
+def is_closed(member: OpenMember) -> None:
     """Forget a member that has left."""
     _open.pop(id(member), None)
 

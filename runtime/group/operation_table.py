@@ -26,7 +26,7 @@ from pcp.runtime.transport.incoming import Flow
 _REMEMBERED = 32
 
 
-class Speaker(Protocol):
+class OperationGroup(Protocol):
     """The group that the operations are of."""
 
     rank: int
@@ -40,7 +40,7 @@ class Speaker(Protocol):
 class OperationTable:
     """See the module. All methods but `number` run in the loop's thread."""
 
-    def __init__(self, group: Speaker) -> None:
+    def __init__(self, group: OperationGroup) -> None:
         self._group = group
         self.operations: dict[Key, Operation] = {}
         """The operations that were posted and are not over, in that order."""

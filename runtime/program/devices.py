@@ -50,7 +50,7 @@ _ALLOCATORS = {name: ["caching"] for name in ("local-sync", "local-task", "cuda"
 _FLAGS = {"cuda": ["--cuda_async_allocations=false"]}
 
 
-class Closes(Protocol):
+class DeviceContext(Protocol):
     """An object with a context of a device."""
 
     def close(self) -> None:
@@ -286,7 +286,7 @@ def first_line(error: BaseException | None) -> str:
     return lines[0][:500]
 
 
-def close_at_exit(thing: Closes) -> None:
+def close_at_exit(thing: DeviceContext) -> None:
     """Close `thing` before the devices at exit, unless it is freed by then."""
     _contexts.add(thing)
 
@@ -304,7 +304,7 @@ def _shut_down() -> None:
 
 
 _arrays: "weakref.WeakSet[DeviceArray]" = weakref.WeakSet()
-_contexts: "weakref.WeakSet[Closes]" = weakref.WeakSet()
+_contexts: "weakref.WeakSet[DeviceContext]" = weakref.WeakSet()
 _devices: "weakref.WeakValueDictionary[str, Device]" = weakref.WeakValueDictionary()
 _devices_lock = threading.Lock()
 _kept: list[tuple[Any, Any]] = []

@@ -325,25 +325,23 @@ class Program:
         ]
 
     def _view(self, function: str, index: int, spec: TensorSpec, value: Any) -> Any:
-        where = f"{function}: argument {index} ({spec.name})"
         if isinstance(value, DeviceArray):
-            given = f"{value.dtype}{list(value.shape)}"
-            fits = value.dtype == spec.dtype and value.shape == spec.shape
-            if value.device is not self.device:
-                raise UsageError(f"{where} lies on another device; copy it over")
+            here = value.device is self.device
+            if here and value.dtype == spec.dtype and value.shape == spec.shape:
+                return value.view
         else:
+            here = True
             if isinstance(value, bool | int | float | complex):
                 value = np.asarray(value, numpy_dtype(spec.dtype))
             value = np.asarray(value)
-            given = f"{value.dtype}{list(value.shape)}"
             types = (numpy_dtype(spec.dtype), bits_dtype(spec.dtype))
-            fits = value.dtype in types and value.shape == spec.shape
-        if not fits:
-            wanted = f"{spec.dtype}{list(spec.shape)}"
-            raise UsageError(f"{where} takes {wanted}, not {given}")
-        if isinstance(value, DeviceArray):
-            return value.view
-        return self.device.upload(value, spec.dtype)
+            if value.dtype in types and value.shape == spec.shape:
+                return self.device.upload(value, spec.dtype)
+        where = f"{function}: argument {index} ({spec.name})"
+        if not here:
+            raise UsageError(f"{where} lies on another device; copy it over")
+        given, wanted = (f"{a.dtype}{list(a.shape)}" for a in (value, spec))
+        raise UsageError(f"{where} takes {wanted}, not {given}")
 
     def _give_away(self, function: BoundFunction, arguments: Sequence[Any]) -> None:
         for index in function.signature.donates:

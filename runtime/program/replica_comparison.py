@@ -34,7 +34,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Apart:
+class CopyDifference:
     """The ranks with other bits of tensor `number` than rank `source`."""
 
     number: int
@@ -105,7 +105,7 @@ def _row(copy: Copy) -> NDArray:
     return np.frombuffer(row, np.uint8)
 
 
-def _apart(rows: NDArray) -> Iterator[Apart]:
+def _apart(rows: NDArray) -> Iterator[CopyDifference]:
     """The ranks that differ from the elected copy, for each part that does."""
     for number in range(rows.shape[1]):
         parts: dict[bytes, list[int]] = {}
@@ -117,11 +117,11 @@ def _apart(rows: NDArray) -> Iterator[Apart]:
             source = ranks[elected([held[rank] for rank in ranks])]
             wrong = tuple(rank for rank in ranks if held[rank] != held[source])
             if wrong:
-                yield Apart(number, source, wrong)
+                yield CopyDifference(number, source, wrong)
 
 
 def _measured(
-    comm: Communicator, copies: Sequence[Copy], found: Sequence[Apart]
+    comm: Communicator, copies: Sequence[Copy], found: Sequence[CopyDifference]
 ) -> list[NDArray]:
     """(largest difference, units in the last place) by rank, of the first ones."""
     own = np.zeros((min(SHOWN, len(found)), 2))
@@ -141,7 +141,9 @@ def _measured(
     return [told[:, i] for i in range(len(own))]
 
 
-def _sentence(name: str, one: Apart, amounts: NDArray, members: Sequence[str]) -> str:
+def _sentence(
+    name: str, one: CopyDifference, amounts: NDArray, members: Sequence[str]
+) -> str:
     each = []
     for rank in one.ranks:
         most, units = amounts[rank]

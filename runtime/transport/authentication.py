@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from pcp.errors import ConfigError, ProtocolError
 from pcp.runtime.transport import link
-from pcp.runtime.transport.blocking_io import BlockingConnection, Patience
+from pcp.runtime.transport.blocking_io import BlockingConnection, ReadLimits
 from pcp.runtime.transport.frame import MAX_TEXT, Frame, Kind, text
 from pcp.runtime.transport.peer_identity import MEMBERS
 
@@ -98,7 +98,7 @@ def _prove(sock: link.Wire, address: str, deadline: float, key: bytes) -> None:
 def _answer(
     peer: BlockingConnection, deadline: float, kind: Kind, length: int
 ) -> bytes:
-    header, payload = peer.answer(Patience(deadline), MAX_TEXT)
+    header, payload = peer.answer(ReadLimits(deadline), MAX_TEXT)
     if header.kind is Kind.REFUSE and kind is Kind.PROOF:
         raise ProtocolError(f"{peer.peer} refuses our proof: {text(payload)}")
     if header.kind is not kind or len(payload) != length:

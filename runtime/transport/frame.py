@@ -126,7 +126,7 @@ class Header:
     flags: int = 0
 
 
-class Unread(NamedTuple):
+class PartialFrame(NamedTuple):
     """A DATA frame that the compiled loop has received in part."""
 
     move: int

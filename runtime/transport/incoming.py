@@ -19,7 +19,7 @@ from pcp.runtime.transport.frame import (
     TRAILER_BYTES,
     UNCHECKED,
     Header,
-    Unread,
+    PartialFrame,
     compare,
     unpack_header,
     unpack_trailer,
@@ -54,7 +54,7 @@ class Flow(Protocol):
         ...
 
 
-class Incoming:
+class IncomingFrame:
     """The state of one link's reading.
 
     `place` is the sink's, `deliver` gets whole, verified frames; both are called from
@@ -92,7 +92,7 @@ class Incoming:
         """Whether no part of an undelivered frame is here."""
         return self._view is self._raw and not self._fill
 
-    def adopt(self, unread: Unread, flow: Flow) -> None:
+    def adopt(self, unread: PartialFrame, flow: Flow) -> None:
         """Go on with a frame that the compiled loop has received in part."""
         header = self._header = unpack_header(unread.header)
         self._hash = None if header.flags == UNCHECKED else unread.total

@@ -91,7 +91,7 @@ def check(
         raise Untrusted(f"its certificate is for the role {peer.role}, not {wanted}")
 
 
-class Revoked:
+class RevocationList:
     """The ids in a file, one a line; a new line counts at once."""
 
     def __init__(self, path: str | Path | None) -> None:

@@ -20,7 +20,7 @@ from pcp.runtime.transport import certificates
 from pcp.runtime.transport.link import Untrusted
 from pcp.runtime.transport.peer_identity import (
     PeerIdentity,
-    Revoked,
+    RevocationList,
     check,
     of_uri,
 )
@@ -93,14 +93,14 @@ class Trust:
     """The certificate (PEM) of an issuer of identities."""
     namespace: str = ""
     """The namespace of the identities that the issuer signs."""
-    revoked: Revoked = field(default_factory=lambda: Revoked(None))
+    revoked: RevocationList = field(default_factory=lambda: RevocationList(None))
 
     @classmethod
     def of(cls, ids: Collection[str], tls: Tls | None) -> "Trust":
         """The trust of a process by its flags and certificates."""
         if tls is None or tls.namespace is None:
             return cls(frozenset(ids))
-        revoked = Revoked(tls.revoked)
+        revoked = RevocationList(tls.revoked)
         return cls(frozenset(ids), Path(tls.ca), tls.namespace, revoked)
 
     @property

@@ -15,8 +15,8 @@ from typing import Any
 from pcp.errors import PeerLost, RuntimeFault
 from pcp.runtime.transport import mover
 from pcp.runtime.transport.event_loop import Loop
-from pcp.runtime.transport.frame import Frame, Header, Kind, Unread, text_payload
-from pcp.runtime.transport.incoming import Flow, Incoming
+from pcp.runtime.transport.frame import Frame, Header, Kind, PartialFrame, text_payload
+from pcp.runtime.transport.incoming import Flow, IncomingFrame
 from pcp.runtime.transport.link import (
     FAR_SECONDS,
     Borrower,
@@ -26,7 +26,7 @@ from pcp.runtime.transport.link import (
     translate,
     within_machine,
 )
-from pcp.runtime.transport.outgoing import Outgoing, gathered
+from pcp.runtime.transport.outgoing import OutgoingFrame, gathered
 
 _WASTE = memoryview(bytearray(256 << 10))
 """The size of the buffer for dropped bytes, for few calls."""
@@ -51,7 +51,7 @@ class TcpLink:
         self.borrower: Borrower | None = None
         """The loop that has the socket, except within frames of the link."""
         self._loops = mover.compiled if isinstance(sock, socket.socket) else None
-        self._incoming = Incoming(label, self._place, self._deliver, self._loops)
+        self._incoming = IncomingFrame(label, self._place, self._deliver, self._loops)
         self.epoch = epoch
         self.sink = sink
         self.last_heard = self.last_sent = time.monotonic()
@@ -59,7 +59,7 @@ class TcpLink:
         self._loop = loop
         self._sock = sock
         self._buffered = getattr(sock, "buffered", None)
-        self._queue: deque[Outgoing] = deque()
+        self._queue: deque[OutgoingFrame] = deque()
         self._ahead = memoryview(bytearray())
         self._events = 0
         self._open = True
@@ -100,7 +100,7 @@ class TcpLink:
         if not self._open or self._leaving or self._mute is not None:
             return
         link = self._incoming
-        self._queue.append(Outgoing(frame, link.epoch, unchecked=link.unchecked))
+        self._queue.append(OutgoingFrame(frame, link.epoch, unchecked=link.unchecked))
         if frame.urgent or len(frame.payload) >= _AT_ONCE:
             if len(self._queue) == 1 or self._corked:
                 self._corked = False
@@ -121,7 +121,7 @@ class TcpLink:
 
     def recall(self, tag: int, seq: int) -> None:
         """Drop an operation's queued frames; finish a started one from a copy."""
-        kept: deque[Outgoing] = deque()
+        kept: deque[OutgoingFrame] = deque()
         for out in self._queue:
             frame = out.frame
             if frame.kind is not Kind.DATA or (frame.tag, frame.seq) != (tag, seq):
@@ -214,9 +214,9 @@ class TcpLink:
     def take_back(
         self,
         head: bytes,
-        unread: Unread | None,
+        unread: PartialFrame | None,
         flow: Flow | None,
-        unsent: Outgoing | None,
+        unsent: OutgoingFrame | None,
     ) -> None:
         """Take the socket back, with the frames that the borrower has moved in part."""
         self.borrower = None

@@ -34,7 +34,7 @@ from pcp.runtime.transport.link import Untrusted, os_errors
 from pcp.runtime.transport.peer_identity import (
     MEMBERS,
     PeerIdentity,
-    Revoked,
+    RevocationList,
     check,
     namespace_of,
     of_certificate,
@@ -135,8 +135,8 @@ class Tls:
         return namespace_of(self._dialling.get_ca_certs())
 
     @cached_property
-    def _revoked(self) -> Revoked:
-        return Revoked(self.revoked)
+    def _revoked(self) -> RevocationList:
+        return RevocationList(self.revoked)
 
     @cached_property
     def _binding(self) -> bytes:

@@ -14,7 +14,7 @@ from helpers.worlds.training_runs import experiment
 
 from pcp.errors import MissingPackage
 from pcp.training.observe.dashboard import Dashboard, PlainLog, sparkline
-from pcp.training.observe.metrics import Fanout
+from pcp.training.observe.metrics import ObserverFanout
 from pcp.training.observe.plot import plot_losses
 from pcp.training.observe.tensorboard import TensorBoard
 from pcp.training.observe.wandb import WandbRun
@@ -125,7 +125,7 @@ def test_wandb_gets_rounds_and_never_the_key(tmp_path, monkeypatch):
     fake = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)
     exp = experiment(tmp_path, wandb_api_key="secret", wandb_run_name="mine")
-    run = Fanout([WandbRun(exp, "secret", "run_1")])
+    run = ObserverFanout([WandbRun(exp, "secret", "run_1")])
     run.round(record(1, 3.0))
     run.validation(1, 2.0, 5)
     run.close()
@@ -155,7 +155,7 @@ def _events(folder) -> list[tuple[int, str, float]]:
 
 def test_tensorboard_reads_rounds_and_validations(tmp_path):
     pytest.importorskip("tensorboardX")
-    run = Fanout([TensorBoard(tmp_path, 0)])
+    run = ObserverFanout([TensorBoard(tmp_path, 0)])
     for number in (1, 2):
         run.round(record(number, 4.0 - number))
     run.validation(2, 1.5, 5)

@@ -28,7 +28,7 @@ from typing import Any
 
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.checkpointing import Saver
-from pcp.training.coordinator.events import Saved
+from pcp.training.coordinator.events import SavedState
 from pcp.training.coordinator.roster import READY, Member
 from pcp.training.coordinator.rounds import Rounds, share
 from pcp.training.coordinator.run_state import RunState
@@ -44,7 +44,7 @@ _FETCHES = 2
 
 
 @dataclass
-class Learning:
+class LearnerLease:
     """A lease on which a learner works."""
 
     turn: int
@@ -68,7 +68,7 @@ class AsynchronousRounds(Rounds):
         """`dynamic_steps`: a learner makes as many inner steps as its speed allows."""
         super().__init__(run, pool, validation, saver)
         self._dynamic_steps = dynamic_steps
-        self._learning: dict[str, Learning] = {}
+        self._learning: dict[str, LearnerLease] = {}
         self._turns = 0
         self._retries = self._failed_fetches = 0
         self._merged_at = run.now
@@ -116,7 +116,7 @@ class AsynchronousRounds(Rounds):
         """If the newest version can be fetched from this machine."""
         return any(self._run.source(member) for member in ready)
 
-    def left(self, saved: Saved, ready: Sequence[Member]) -> bool:
+    def left(self, saved: SavedState, ready: Sequence[Member]) -> bool:
         """Whether a learner works on a lease, or holds another version."""
         return any(m.committed != saved.round or self.busy(m.name) for m in ready)
 
@@ -159,7 +159,7 @@ class AsynchronousRounds(Rounds):
                 "lease", worker=name, lease=lease, version=member.committed
             )
         self._turns += 1
-        self._learning[name] = Learning(self._turns, lease)
+        self._learning[name] = LearnerLease(self._turns, lease)
         steps = size(lease) // self.pool.quantum
         self._run.send(member, LeaseGrant(turn=self._turns, lease=lease, steps=steps))
 

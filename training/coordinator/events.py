@@ -49,7 +49,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedState:
     """A state that is on this machine's disk: a checkpoint, or initial weights."""
 
     round: int
@@ -122,14 +122,14 @@ class NotCompiled:
 class Loaded:
     """The initial weights were read."""
 
-    saved: Saved
+    saved: SavedState
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """The newest checkpoint that the run can go back to, if there is one."""
 
-    saved: Saved | None
+    saved: SavedState | None
     refused: Sequence[str]
     """Faults of newer checkpoints, a line each."""
 

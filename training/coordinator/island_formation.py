@@ -35,7 +35,7 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class Formed:
+class FormedIsland:
     """The ranks of an island by coordinate, and the island that they were before."""
 
     ranks: Sequence[Rank]
@@ -43,22 +43,26 @@ class Formed:
     why: str
 
 
-def form(waiting: Iterable[Rank], size: int, now: float, wait: float) -> list[Formed]:
+def form(
+    waiting: Iterable[Rank], size: int, now: float, wait: float
+) -> list[FormedIsland]:
     """The islands of `size` ranks that can be formed of the waiting ranks now.
 
     Ranks of different targets are never in one island. For `wait` seconds a rank waits
     for the ranks of its earlier island, or for others of its host.
     """
-    made: list[Formed] = []
+    made: list[FormedIsland] = []
     by_target = sorted(waiting, key=lambda rank: rank.hello.target)
     for _, group in groupby(by_target, key=lambda rank: rank.hello.target):
         made += _of_target(list(group), size, now, wait)
     return made
 
 
-def _of_target(ranks: list[Rank], size: int, now: float, wait: float) -> list[Formed]:
+def _of_target(
+    ranks: list[Rank], size: int, now: float, wait: float
+) -> list[FormedIsland]:
     places, newcomers = _placed(ranks, size)
-    made: list[Formed] = []
+    made: list[FormedIsland] = []
     for name in sorted(places, key=lambda name: (-len(places[name]), name)):
         held = places[name]
         lacks = [c for c in range(size) if c not in held]
@@ -69,7 +73,7 @@ def _of_target(ranks: list[Rank], size: int, now: float, wait: float) -> list[Fo
         held |= dict(zip(lacks, newcomers, strict=False))
         newcomers = newcomers[len(lacks) :]
         why = "places filled by newcomers" if lacks else "its ranks are back"
-        made.append(Formed([held[c] for c in range(size)], name, why))
+        made.append(FormedIsland([held[c] for c in range(size)], name, why))
         del places[name]
     made += _of_hosts(newcomers, size)
     left = [*newcomers, *(rank for held in places.values() for rank in held.values())]
@@ -94,18 +98,20 @@ def _placed(
     return places, others
 
 
-def _of_hosts(newcomers: Iterable[Rank], size: int) -> list[Formed]:
+def _of_hosts(newcomers: Iterable[Rank], size: int) -> list[FormedIsland]:
     """Islands of newcomers, each on one host."""
     made = []
     by_host = sorted(newcomers, key=lambda rank: rank.host)
     for host, group in groupby(by_host, key=lambda rank: rank.host):
         here = list(group)
         for start in range(0, len(here) - size + 1, size):
-            made.append(Formed(here[start : start + size], None, f"all on {host}"))
+            made.append(
+                FormedIsland(here[start : start + size], None, f"all on {host}")
+            )
     return made
 
 
-def _mixed(late: list[Rank], size: int) -> list[Formed]:
+def _mixed(late: list[Rank], size: int) -> list[FormedIsland]:
     """Islands of ranks that have waited long; a rank keeps a free coordinate."""
     made = []
     while len(late) >= size:
@@ -119,6 +125,6 @@ def _mixed(late: list[Rank], size: int) -> list[Formed]:
             if at not in places:
                 places[at] = rest.pop()
         ranks = [places[at] for at in range(size)]
-        made.append(Formed(ranks, None, "they have waited for others in vain"))
+        made.append(FormedIsland(ranks, None, "they have waited for others in vain"))
         late = [rank for rank in late if rank not in ranks]
     return made

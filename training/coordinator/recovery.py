@@ -16,7 +16,7 @@ from typing import Any
 
 from pcp.errors import counted
 from pcp.training.coordinator.effects import FindCheckpoint, LoadWeights
-from pcp.training.coordinator.events import Found, Saved
+from pcp.training.coordinator.events import Found, SavedState
 from pcp.training.coordinator.roster import (
     COMPILING,
     READY,
@@ -206,7 +206,7 @@ class Recovery:
             return False
         return 0 < self._run.committed - held <= limit
 
-    def target(self, saved: Saved | None) -> int:
+    def target(self, saved: SavedState | None) -> int:
         """The newest round whose state a member, or this checkpoint, has."""
         return max(self._best_held(), saved.round if saved is not None else 0)
 
@@ -228,7 +228,7 @@ class Recovery:
             run.log(f"continuing from the checkpoint of round {best}")
         self._recut(saved)
 
-    def _recut(self, saved: Saved | None) -> None:
+    def _recut(self, saved: SavedState | None) -> None:
         """Log that the state was saved by islands of another mesh."""
         run = self._run
         if saved is None or saved is not run.served_now() or saved.digest is None:

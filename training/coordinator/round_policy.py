@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pcp.training.coordinator.attempt import Attempt
-from pcp.training.coordinator.events import Saved
+from pcp.training.coordinator.events import SavedState
 from pcp.training.coordinator.roster import Member
 
 
@@ -79,7 +79,7 @@ class RoundPolicy(ABC):
         """Whether ready members can begin though none holds the committed state."""
 
     @abstractmethod
-    def left(self, saved: Saved, ready: Sequence[Member]) -> bool:
+    def left(self, saved: SavedState, ready: Sequence[Member]) -> bool:
         """Whether some ready members have left the state that is handed out."""
 
     @abstractmethod

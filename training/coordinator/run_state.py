@@ -18,7 +18,7 @@ from pcp.training.coordinator.effects import (
     Serve,
     StopServing,
 )
-from pcp.training.coordinator.events import Saved
+from pcp.training.coordinator.events import SavedState
 from pcp.training.coordinator.roster import Member, Roster
 from pcp.training.storage import nonfinite
 from pcp.training.storage.ledger_state import LedgerReplay, Progress
@@ -63,7 +63,7 @@ class RunState:
         """Workers that are to leave, and get no new work."""
         self.nonfinite: set[str] = set()
         """Tensors that were not finite in the state from which the run began."""
-        self.served: Saved | None = None
+        self.served: SavedState | None = None
         """The state that the shepherd's own endpoint hands out."""
         self.parts: list[int] = []
         """The indices of the workers among which that state is shared out."""
@@ -138,7 +138,7 @@ class RunState:
 
     # States that the endpoint hands out ----------------------------------------------
 
-    def serve(self, saved: Saved, parts: Sequence[int] | None = None) -> None:
+    def serve(self, saved: SavedState, parts: Sequence[int] | None = None) -> None:
         """Hand out a state to the workers that saved it, or to these indices."""
         self.served = saved
         self.parts = list(range(saved.workers) if parts is None else parts)
@@ -149,13 +149,13 @@ class RunState:
         self.served = None
         self.do(StopServing())
 
-    def tell_nonfinite(self, saved: Saved, what: str) -> None:
+    def tell_nonfinite(self, saved: SavedState, what: str) -> None:
         """Log a line where a state has numbers that are not finite."""
         self.nonfinite |= set(saved.nonfinite)
         if saved.nonfinite:
             self.log(f"{what} is not finite: {nonfinite.listed(saved.nonfinite)}")
 
-    def served_now(self) -> Saved | None:
+    def served_now(self) -> SavedState | None:
         """The committed state, if the shepherd's own endpoint has it."""
         saved = self.served
         return saved if saved is not None and saved.round == self.committed else None

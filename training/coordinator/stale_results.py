@@ -49,7 +49,7 @@ def discount(experiment: Experiment, age: int) -> float:
 
 
 @dataclass
-class Late:
+class LateMember:
     """A member that did not make its steps in time; its lease is in the ledger."""
 
     round: int
@@ -65,7 +65,7 @@ class StaleResults:
 
     def __init__(self, run: RunState) -> None:
         self._run = run
-        self.members: dict[str, Late] = {}
+        self.members: dict[str, LateMember] = {}
 
     @property
     def counts(self) -> bool:
@@ -84,7 +84,7 @@ class StaleResults:
     def keep(self, attempt: Attempt, name: str) -> None:
         """Keep the lease of a member that the round goes on without."""
         self._run.append("late", round=attempt.round, worker=name)
-        self.members[name] = Late(attempt.round)
+        self.members[name] = LateMember(attempt.round)
 
     def weight(self, name: str, round_: int) -> float:
         """The weight of each of a member's tokens in a round: λ^a."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.checkpointing import Saver
-from pcp.training.coordinator.events import Saved
+from pcp.training.coordinator.events import SavedState
 from pcp.training.coordinator.roster import READY, Member
 from pcp.training.coordinator.rounds import Rounds, share
 from pcp.training.coordinator.run_state import RunState
@@ -74,7 +74,7 @@ class SynchronousRounds(Rounds):
         """Never: rank 0 of a round holds the state of the one before."""
         return False
 
-    def left(self, saved: Saved, ready: Sequence[Member]) -> bool:
+    def left(self, saved: SavedState, ready: Sequence[Member]) -> bool:
         """Never: all members begin together."""
         return False
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.metrics import NullObserver
 from pcp.training.storage.round_record import Round
 
 
@@ -24,7 +24,7 @@ class Callbacks:
         """The state after a round is on the disk, in the folder `path`."""
 
 
-class Calls(Quiet):
+class CallbackObserver(NullObserver):
     """The observer that calls callbacks."""
 
     def __init__(self, callbacks: Callbacks) -> None:

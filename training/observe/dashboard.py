@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pcp.errors import counted
-from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.metrics import NullObserver
 from pcp.training.storage.round_record import Round
 
 _LINES = 8
@@ -38,7 +38,7 @@ def sparkline(values: list[float], width: int = 48) -> str:
     return "".join("!" if v is None else _BARS[round((v - low) * scale)] for v in shown)
 
 
-class PlainLog(Quiet):
+class PlainLog(NullObserver):
     """Writes a line for each event; `write` takes lines."""
 
     def __init__(self, rounds: int, write: Callable[[str], None]) -> None:
@@ -59,7 +59,7 @@ class PlainLog(Quiet):
         )
 
 
-class Dashboard(Quiet):
+class Dashboard(NullObserver):
     """A table that `rich` redraws; needs a terminal."""
 
     def __init__(self, rounds: int, console: Any) -> None:

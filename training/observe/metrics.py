@@ -54,7 +54,7 @@ class Observer(Protocol):
         ...
 
 
-class Quiet:
+class NullObserver:
     """An observer that ignores all; base of observers of some events."""
 
     def log(self, text: str) -> None:
@@ -79,7 +79,7 @@ class Quiet:
         """Ignored."""
 
 
-class MetricsFile(Quiet):
+class MetricsFile(NullObserver):
     """Appends rounds and validations to `metrics.jsonl`.
 
     A line for which the disk has no room is left out, and `said` is called once; the
@@ -127,7 +127,7 @@ class MetricsFile(Quiet):
             self._dropped = 0
 
 
-class Fanout:
+class ObserverFanout:
     """One observer for many."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:

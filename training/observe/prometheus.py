@@ -6,7 +6,7 @@ Counters count from the start of this shepherd; gauges show the newest round.
 from collections.abc import Mapping
 from typing import Any
 
-from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.metrics import NullObserver
 from pcp.training.observe.registry import Registry
 from pcp.training.storage.round_record import MemberRound, Round
 
@@ -54,7 +54,7 @@ def described() -> dict[str, str]:
     return {name: what for each in tables for name, (what, _) in each.items()}
 
 
-class Prometheus(Quiet):
+class Prometheus(NullObserver):
     """Holds a registry that `WebPage` serves under `/metrics`."""
 
     def __init__(self) -> None:

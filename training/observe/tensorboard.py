@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from pcp.training.observe.figures import figures
-from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.metrics import NullObserver
 from pcp.training.storage.round_record import Round
 
 
-class TensorBoard(Quiet):
+class TensorBoard(NullObserver):
     """Appends rounds and validations to event files; a step is a round.
 
     `behind` is the newest committed round: TensorBoard drops later points of an earlier

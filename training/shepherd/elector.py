@@ -27,7 +27,7 @@ class NoLeader(RuntimeFault):
     """This shepherd leads no longer; its newest lines may not count."""
 
 
-class Machine(Protocol):
+class ElectorMachine(Protocol):
     """The state machine of an elector: `Election`, or `LeaderLease`."""
 
     term: int
@@ -56,7 +56,7 @@ class Machine(Protocol):
 class Elector(ABC):
     """One shepherd among several. Its subclass has set `_machine` before it is used."""
 
-    _machine: Machine
+    _machine: ElectorMachine
     _end_seconds: float
     """The last message of a leader, that the run is over, is sent within so long."""
 

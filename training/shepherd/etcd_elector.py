@@ -23,9 +23,9 @@ from pcp.training.coordinator.standby.leader_lease import (
     Finish,
     LeaderLease,
     Look,
+    LookAnswer,
     Renew,
     Request,
-    Seen,
 )
 from pcp.training.shepherd.elector import Elector
 from pcp.training.shepherd.etcd import Etcd, EtcdName, Unavailable, found, more
@@ -140,7 +140,7 @@ class EtcdElector(Elector):
                 yield ()
 
 
-def _looked(etcd: Etcd, look: Look) -> Seen:
+def _looked(etcd: Etcd, look: Look) -> LookAnswer:
     leader, over, lines = etcd.transact(
         [],
         [
@@ -157,7 +157,7 @@ def _looked(etcd: Etcd, look: Look) -> Seen:
             f"etcd lacks a line of the ledger of {etcd.name} behind {look.start}: its "
             "keys were deleted; restore them, or begin a new run under another name"
         )
-    return Seen(
+    return LookAnswer(
         leader=next((value for _, value, _ in found(leader)), None),
         start=look.start,
         lines=[value for _, value, _ in there],

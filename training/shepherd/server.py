@@ -59,14 +59,14 @@ _log = logging.getLogger("pcp.training")
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedWork:
     """Work in a thread is done; `then` is called with its result."""
 
     then: Callable[[Any], None]
     result: Any
 
 
-Event = Received | Lost | Done
+Event = Received | Lost | FinishedWork
 
 
 class Connection:
@@ -116,7 +116,7 @@ class Connection:
         self._unhandled.release()
 
     def _read(self) -> None:
-        limit, pace = HANDSHAKE_SECONDS, Allowance(MAX_RATE)
+        limit, pace = HANDSHAKE_SECONDS, RateLimiter(MAX_RATE)
         while not self._over.is_set():
             try:
                 self._channel.admit(limit)
@@ -198,7 +198,7 @@ _MAY: dict[type[Message], Collection[str]] = {
 """The roles that may send these; all other messages are sent by members."""
 
 
-class Allowance:
+class RateLimiter:
     """A limit of the messages of a connection: so many a second, on average."""
 
     def __init__(self, rate: float) -> None:
@@ -263,7 +263,7 @@ class Server:
                 result = what()
             except Exception as error:
                 result = error
-            self.events.put(Done(then, result))
+            self.events.put(FinishedWork(then, result))
 
         threading.Thread(target=run, daemon=True, name="hub-work").start()
 

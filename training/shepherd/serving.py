@@ -8,7 +8,7 @@ from pcp.errors import BundleError, StateMismatch
 from pcp.runtime.transport.signatures import ANYBODY, Trust
 from pcp.signing import CHECKPOINT
 from pcp.training.config.experiment import Experiment
-from pcp.training.coordinator.events import Found, Loaded, OnDisk, Saved
+from pcp.training.coordinator.events import Found, Loaded, OnDisk, SavedState
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import first_values, safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
@@ -20,7 +20,7 @@ from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.snapshots import shared_of, snapshot_of
 
 
-class Serving:
+class StateServer:
     """Hands out one state at a time, through the shepherd's endpoint."""
 
     def __init__(
@@ -105,11 +105,11 @@ class Serving:
             return OnDisk(round_, str(folder), damaged)
         return OnDisk(round_, None, damaged)
 
-    def _noted(self, saved: Checkpoint) -> Saved:
+    def _noted(self, saved: Checkpoint) -> SavedState:
         self._found = saved
         nonfinite = tuple(checkpoints.nonfinite(saved))
         digest = self._parts().digest(shared_of(saved)) if saved.workers else None
-        return Saved(saved.round, len(saved.workers), nonfinite, digest)
+        return SavedState(saved.round, len(saved.workers), nonfinite, digest)
 
     def _signed(self, folder: Path) -> None:
         """`StateMismatch` for a checkpoint without a signature that counts."""

@@ -49,8 +49,8 @@ from pcp.training.shepherd import checkpointer
 from pcp.training.shepherd.admission import Admission
 from pcp.training.shepherd.artifacts import Artifacts, CompileFor, keeping
 from pcp.training.shepherd.elector import Elector
-from pcp.training.shepherd.server import Done, Server
-from pcp.training.shepherd.serving import Serving
+from pcp.training.shepherd.server import FinishedWork, Server
+from pcp.training.shepherd.serving import StateServer
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.append_log import DiskFull
 from pcp.training.storage.checkpoint import Checkpoint
@@ -127,7 +127,7 @@ class Shepherd:
         recorded = begin.get("data")
         made = keeping(compile_for, folder, observer)
         self._artifacts = Artifacts(made, experiment, recorded, self._signer)
-        self._serving = Serving(
+        self._serving = StateServer(
             self.endpoint,
             folder,
             self.ledger,
@@ -257,8 +257,8 @@ class Shepherd:
             raise KeyboardInterrupt
         self._happened(Interrupted())
 
-    def _handle(self, arrived: Received | Lost | Done) -> None:
-        if isinstance(arrived, Done):
+    def _handle(self, arrived: Received | Lost | FinishedWork) -> None:
+        if isinstance(arrived, FinishedWork):
             arrived.then(arrived.result)
         elif isinstance(arrived, Lost):
             self._happened(arrived)

@@ -75,12 +75,12 @@ _TOGETHER = 1e-4
 """Events within so many seconds are of one moment."""
 
 
-class Wire:
+class ModelledConnection:
     """A worker's connection, as long as it lives."""
 
     here = "127.0.0.1"
 
-    def __init__(self, worker: "Modelled") -> None:
+    def __init__(self, worker: "ModelledWorker") -> None:
         self._worker, self._life = worker, worker.life
 
     @property
@@ -94,7 +94,7 @@ class Wire:
             self._worker.receive(message)
 
 
-class Model:
+class ModelledNetwork:
     """Modelled workers and a network around a run; `now` is its time in seconds."""
 
     def __init__(self, world: World, seed: int, idle: float) -> None:
@@ -104,12 +104,12 @@ class Model:
         self.deaths = 0
         self.sample_tokens = 1
         """The tokens of a sample of the program."""
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[int, ModelledGroup] = {}
         self._numbers, self._heard = count(), -math.inf
         self._queue: list[tuple[float, int, Callable[[], Event | None]]] = []
         for index in range(world.workers):
             factor = max(_JITTER_FLOOR, self.rng.gauss(1.0, world.spread))
-            Modelled(self, index, factor).start(0.0)
+            ModelledWorker(self, index, factor).start(0.0)
 
     def after(self, seconds: float, act: Callable[[], Event | None]) -> None:
         """Call `act` in so many seconds; it returns an event of the run or None."""
@@ -130,7 +130,7 @@ class Model:
         late, answer = self.world.round_trip / 2, None
         for effect in run.step(event, self.now):
             match effect:
-                case Send(connection=Wire() as wire, message=message):
+                case Send(connection=ModelledConnection() as wire, message=message):
                     self.after(late, partial(wire.deliver, message))
                 case Compile(connection=connection):
                     self.after(0.0, partial(Compiled, connection, program))
@@ -165,13 +165,13 @@ class Model:
             self._hear(roster)
         yield Tick()
 
-    def group(self, order: RoundStart) -> "Group":
+    def group(self, order: RoundStart) -> "ModelledGroup":
         """The members of an attempt."""
         if order.epoch not in self.groups or (
             self.groups[order.epoch].round != order.round
         ):
             self.groups = {e: g for e, g in self.groups.items() if e > order.epoch - 8}
-            self.groups[order.epoch] = Group(order.round, set(order.members))
+            self.groups[order.epoch] = ModelledGroup(order.round, set(order.members))
         return self.groups[order.epoch]
 
     def _hear(self, roster: Roster) -> None:
@@ -180,17 +180,20 @@ class Model:
             return
         self._heard = self.now
         for member in roster:
-            if isinstance(member.connection, Wire) and member.connection.lives:
+            if (
+                isinstance(member.connection, ModelledConnection)
+                and member.connection.lives
+            ):
                 member.seen = self.now
 
 
 @dataclass
-class Group:
+class ModelledGroup:
     """The members of an attempt, with those that have done their inner steps."""
 
     round: int
     waited_for: set[str]
-    done: list["Modelled"] = field(default_factory=list)
+    done: list["ModelledWorker"] = field(default_factory=list)
 
     @cached_property
     def whole(self) -> bool:
@@ -198,10 +201,10 @@ class Group:
         return all(member.alive for member in self.done)
 
 
-class Modelled:
+class ModelledWorker:
     """A place for a worker; each of its lives is another worker to the shepherd."""
 
-    def __init__(self, model: Model, index: int, factor: float) -> None:
+    def __init__(self, model: ModelledNetwork, index: int, factor: float) -> None:
         self._model, self._index, self._factor = model, index, factor
         self.life = 0
         self.name, self.alive = "", False
@@ -210,7 +213,7 @@ class Modelled:
         """Start a worker after `pause` seconds."""
         self.life += 1
         self.name = f"worker-{self._index}-{self.life}"
-        self.wire = Wire(self)
+        self.wire = ModelledConnection(self)
         self._order: RoundStart | None = None
         self._committed: int | None = None
         self._begun: tuple[int, Any] | None = None
@@ -368,7 +371,7 @@ def simulate(
             "heartbeat_seconds": experiment.heartbeat_limit_seconds / 3,
         }
     )
-    model = Model(world, seed, idle=run.heartbeat_limit_seconds / 3)
+    model = ModelledNetwork(world, seed, idle=run.heartbeat_limit_seconds / 3)
     state = RunState(
         run,
         LedgerReplay(),
@@ -382,7 +385,9 @@ def simulate(
     return _until(model, TrainingRun(state), program, rounds)
 
 
-def _until(model: Model, run: TrainingRun, program: Program, rounds: int) -> Figures:
+def _until(
+    model: ModelledNetwork, run: TrainingRun, program: Program, rounds: int
+) -> Figures:
     """Step the run until the rounds are done."""
     began, moved, records = None, 0.0, list[Round]()
     limit = _stall_seconds(model.world, run.state.experiment)
@@ -409,7 +414,7 @@ def _stall_seconds(world: World, experiment: Experiment) -> float:
     return 100 * (once + exchanged + world.joining_seconds())
 
 
-def _figures(model: Model, records: list[Round], began: float) -> Figures:
+def _figures(model: ModelledNetwork, records: list[Round], began: float) -> Figures:
     seconds, world = model.now - began, model.world
     made = sum(member.steps for record in records for member in record.members)
     return Figures(

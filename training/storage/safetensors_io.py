@@ -149,7 +149,7 @@ class Kind(NamedTuple):
         return math.prod(self.shape) * _bytes_of(self.dtype)
 
 
-class Streamed:
+class StreamedFile:
     """A file whose tensors may come in any order; each is written to its offset.
 
     `kinds` are those of all tensors. Leaving the context without an error checks that
@@ -175,7 +175,7 @@ class Streamed:
         _write_data(self._file, array)
         self._left.discard(name)
 
-    def __enter__(self) -> "Streamed":
+    def __enter__(self) -> "StreamedFile":
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:

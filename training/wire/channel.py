@@ -15,7 +15,11 @@ from collections.abc import Callable
 from pcp.errors import PeerLost, ProtocolError, Timeout
 from pcp.runtime.transport.address import format_address
 from pcp.runtime.transport.authentication import Gate
-from pcp.runtime.transport.blocking_io import SEND_SECONDS, BlockingConnection, Patience
+from pcp.runtime.transport.blocking_io import (
+    SEND_SECONDS,
+    BlockingConnection,
+    ReadLimits,
+)
 from pcp.runtime.transport.credentials import Protection
 from pcp.runtime.transport.frame import MAX_TEXT, Frame, Header, Kind, text
 from pcp.runtime.transport.link import NotAdmitted, Wire
@@ -139,15 +143,15 @@ class Channel:
             raise ProtocolError(f"{self.peer}: a {header.kind.name} frame here")
         return header.tag, header.offset, bytes(self._payload(header, patience))
 
-    def _payload(self, header: Header, patience: Patience) -> memoryview:
+    def _payload(self, header: Header, patience: ReadLimits) -> memoryview:
         room = memoryview(bytearray(header.length))
         self._connection.payload(patience, header, room)
         return room
 
 
-def _within(timeout: float) -> Patience:
+def _within(timeout: float) -> ReadLimits:
     """A frame begins within so many seconds, and is whole soon after it began."""
-    return Patience(time.monotonic() + timeout, frame=FRAME_SECONDS)
+    return ReadLimits(time.monotonic() + timeout, frame=FRAME_SECONDS)
 
 
 def connect(

@@ -42,7 +42,7 @@ from pcp.training.coordinator.events import (
     Program,
     Recalled,
     Received,
-    Saved,
+    SavedState,
     Tick,
     Written,
 )
@@ -373,7 +373,7 @@ class Schedule:
             return Found(None, ())
         digest, members = self.saved[max(rounds)]
         self._found = (max(rounds), digest)
-        return Found(Saved(max(rounds), members), ())
+        return Found(SavedState(max(rounds), members), ())
 
     def _valid(self, round_: int) -> bool:
         saved = self.saved.get(round_)

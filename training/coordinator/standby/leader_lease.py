@@ -56,7 +56,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LookAnswer:
     """The answer to `Look`: the values in etcd at one revision."""
 
     leader: str | None
@@ -148,7 +148,7 @@ class LeaderLease:
                 self._at = now + POLL
         return self._taken()
 
-    def seen(self, said: Seen) -> list[Effect]:
+    def seen(self, said: LookAnswer) -> list[Effect]:
         """etcd's answer to `Look`; `StateMismatch` if etcd lost lines that counted."""
         self._asked.discard(Look)
         if self.leads:
@@ -224,7 +224,7 @@ class LeaderLease:
 
     # ----------------------------------------------------------------------------
 
-    def _follow(self, said: Seen) -> bool:
+    def _follow(self, said: LookAnswer) -> bool:
         """Make the copy as etcd has it; False if earlier lines must be seen first."""
         log = self.log
         own = list(log.lines(said.start, len(said.lines)))

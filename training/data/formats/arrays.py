@@ -17,7 +17,7 @@ from pcp.errors import ConfigError
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
 from pcp.training.data.digest import TreeDigest
-from pcp.training.data.formats.listed import OfFiles
+from pcp.training.data.formats.listed import FileDataset
 from pcp.training.data.verified_file import VerifiedFile
 
 MAX_UNPACKED = 16 << 30
@@ -44,7 +44,7 @@ class Rows:
         return self.array[index]
 
 
-class Arrays(OfFiles):
+class Arrays(FileDataset):
     """Samples of equally long arrays that the program takes."""
 
     def __init__(

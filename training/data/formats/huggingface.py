@@ -9,13 +9,13 @@ from pcp.errors import nearest
 from pcp.training.config.experiment import HUGGING_FACE
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
-from pcp.training.data.formats.listed import OfFiles, largest_of
+from pcp.training.data.formats.listed import FileDataset, largest_of
 
 _AT_ONCE = 1000
 """Rows that are searched at once."""
 
 
-class HuggingFace(OfFiles):
+class HuggingFace(FileDataset):
     """The rows of one split, as numpy's arrays.
 
     The library maps its files itself, so the files are hashed when the dataset is

@@ -13,7 +13,7 @@ from pcp.training.config.data_options import DataOptions
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
 from pcp.training.data.digest import FileDigest
-from pcp.training.data.formats.listed import Listed, largest_of
+from pcp.training.data.formats.listed import ListedDataset, largest_of
 from pcp.training.data.formats.table import IMAGES
 from pcp.training.data.verified_file import VerifiedFile
 
@@ -21,7 +21,7 @@ METADATA = "metadata.jsonl"
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
-class ImageFolder(Listed):
+class ImageFolder(ListedDataset):
     """`CLASS/*.png`, with the index of the class among the names as `label`.
 
     With a `metadata.jsonl` each line is a sample: the picture of `file_name`, and the

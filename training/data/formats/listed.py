@@ -8,7 +8,7 @@ import numpy as np
 from pcp.training.data.digest import TreeDigest
 
 
-class OfFiles:
+class FileDataset:
     """A dataset of files with a tree of digests."""
 
     tree: TreeDigest
@@ -19,7 +19,7 @@ class OfFiles:
         return self.tree.root
 
 
-class Listed(OfFiles):
+class ListedDataset(FileDataset):
     """A dataset of files with a list of its samples."""
 
     _samples: Sequence[Any]

@@ -12,10 +12,10 @@ from pcp.training.config.experiment_file import (
 from pcp.training.data import digest
 from pcp.training.data.dataset import Dataset, Sample, Source
 from pcp.training.data.digest import FileDigest, TreeDigest
-from pcp.training.data.formats.listed import OfFiles
+from pcp.training.data.formats.listed import FileDataset
 
 
-class PythonDataset(OfFiles):
+class PythonDataset(FileDataset):
     """The dataset of a user's file, with a digest that covers the file too."""
 
     def __init__(self, dataset: Dataset, file: str, said: str) -> None:

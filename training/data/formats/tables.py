@@ -18,7 +18,7 @@ from pcp.errors import ConfigError
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
 from pcp.training.data.digest import TreeDigest
-from pcp.training.data.formats.listed import OfFiles, largest_of
+from pcp.training.data.formats.listed import FileDataset, largest_of
 from pcp.training.data.verified_file import VerifiedFile
 
 KEPT_BYTES = 256 << 20
@@ -28,7 +28,7 @@ Group = tuple[int, Callable[[], Any]]
 """The rows of a group, and a function that reads it as a `pyarrow.Table`."""
 
 
-class Table(OfFiles):
+class Table(FileDataset):
     """The rows of groups, with the columns that the program takes."""
 
     def __init__(

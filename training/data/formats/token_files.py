@@ -19,7 +19,7 @@ import numpy as np
 from pcp.errors import ConfigError
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source, tokens_of_sample
-from pcp.training.data.formats.listed import OfFiles
+from pcp.training.data.formats.listed import FileDataset
 from pcp.training.data.order import DataOrder, sample_order
 from pcp.training.data.tokens import (
     Content,
@@ -38,7 +38,7 @@ _NAMES = (
 _SCANNED = 1 << 24  # tokens searched at once
 
 
-class TokenFile(OfFiles):
+class TokenFile(FileDataset):
     """All windows of T+1 tokens of a file; sample i begins at token i."""
 
     by_position = ("ids", "targets")

@@ -18,7 +18,7 @@ from pcp.errors import ConfigError
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
 from pcp.training.data.formats.images import decoded
-from pcp.training.data.formats.listed import Listed, largest_of
+from pcp.training.data.formats.listed import ListedDataset, largest_of
 from pcp.training.data.formats.table import IMAGES
 from pcp.training.data.verified_file import VerifiedFile
 
@@ -28,7 +28,7 @@ Member = tuple[int, int, int]
 """First byte of a member's header, first of its content, and the byte behind."""
 
 
-class WebDataset(Listed):
+class WebDataset(ListedDataset):
     """A `.tar`, or all archives of a folder in the order of their names."""
 
     def __init__(self, source: Source) -> None:

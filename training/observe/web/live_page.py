@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.metrics import NullObserver
 from pcp.training.observe.orders import Desk, reach
 from pcp.training.observe.page_files import EVENTS
 from pcp.training.observe.page_files import page as page_file
@@ -27,7 +27,7 @@ from pcp.training.storage.round_record import Round
 _RECORDS = 20_000
 
 
-class WebPage(Quiet):
+class WebPage(NullObserver):
     """Serves the page from its own threads, until `close`.
 
     `metrics()` gives the text of `/metrics` and its content type. `history` are rounds
