@@ -161,6 +161,7 @@ class AsynchronousRounds(Rounds):
         self._turns += 1
         self._learning[name] = LearnerLease(self._turns, lease)
         steps = size(lease) // self.pool.quantum
+        member.pace.ordered(self._run.now)
         self._run.send(member, LeaseGrant(turn=self._turns, lease=lease, steps=steps))
 
     def _wanted(self) -> bool:
@@ -284,7 +285,7 @@ class AsynchronousRounds(Rounds):
         alone = [m for m in holders if m.name not in attempt.members]
         if self._failed_fetches > _FETCHES and len(alone) == len(holders) == 1:
             self._failed_fetches = 0
-            self.drop(alone[0], "no learner can fetch the newest state from it")
+            self._end(alone[0], "no learner can fetch the newest state from it")
         super()._again(attempt, why)
 
     def commit(self, attempt: Attempt) -> None:
