@@ -72,8 +72,9 @@ def test_a_holder_that_no_learner_reaches_ends() -> None:
         if attempt is not None and attempt.members == ["b"] and not attempt.reported:
             order = world.peers["b"].order
             assert order.source == "a:1"
-            at = {"round": order.round, "epoch": order.epoch}
-            world.says("b", GroupFailed(**at, reason="cannot fetch the newest state"))
+            why = "cannot fetch the newest state"
+            failure = GroupFailed(round=order.round, epoch=order.epoch, reason=why)
+            world.says("b", failure)
             failed += 1
     assert is_told_to_end(world, "a")
     assert failed == _FETCHES + 1
