@@ -1,0 +1,97 @@
+"""pcp-keep-carries: a loop fills a stack where the stack lies.
+
+IREE 3.13 does not know on which device a loop's carries are, and copies each of them
+to "its" device in every round: a stack of n rows costs n times n rows. What begins a
+carry can say where it is (`flow.tensor.transfer`, to the only device): then IREE copies
+no more than what it takes to be read later. It errs there in two ways: equal constants,
+or one value that begins two carries, are one buffer; and what is written over is not
+held up by those who read it in another submission. So this is said of stacks only that
+`in_place` finds: nobody reads what is written over, and as every row is written, each
+can begin as memory of its own with no numbers in it.
+"""
+
+from dataclasses import dataclass
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.passes.analysis.in_place import filled, read_before, writer
+from pcp.passes.core import constants, rewriting
+from pcp.passes.core.base import Pass
+from pcp.passes.core.rewriting import before
+
+Value = ir.Value
+
+_MEMORY = "flow.tensor.alloca"
+_TRANSFER = "flow.tensor.transfer"
+#: The device that IREE makes of `hal.device.targets`, of which a program has one.
+_DEVICE = "#hal.device.promise<@__device_0>"
+
+
+@dataclass(frozen=True)
+class KeepCarries(Pass):
+    """Let loops fill their stacks in place.
+
+    Such a stack is a carry of a loop of known length of which each round writes one
+    row, another one each time, and nothing else; what a round adds to a row of what the
+    loop began with reads it there. Nothing may write over what the loop leaves.
+
+    Before:
+
+        %r:2 = stablehlo.while(%i = %c0, %stack = %zeros) ... do {
+          %new = stablehlo.dynamic_update_slice %stack, %row, %i, ...
+
+    After, in short, in generic form:
+
+        %memory = flow.tensor.alloca : tensor<12x64xf32>
+        %kept = flow.tensor.transfer %memory to #hal.device.promise<@__device_0>
+        %r:2 = stablehlo.while(%i = %c0, %stack = %kept) ... do {
+          %new = stablehlo.dynamic_update_slice %stack, %row, %i, ...
+    """
+
+    name = "pcp-keep-carries"
+
+    def run(self, module: ir.Module) -> None:
+        """Keep what may be kept in every function."""
+        with module.context:
+            module.context.allow_unregistered_dialects = True
+            for function in rewriting.functions(module):
+                keep_carries(function)
+
+
+def keep_carries(function: ir.Operation) -> int:
+    """See `KeepCarries`; how many stacks are kept."""
+    loops = [op for op in rewriting.operations(function) if op.name == _LOOP]
+    places = [(op, i) for op in loops for i, kept in enumerate(filled(op)) if kept]
+    for loop, place in places:
+        _read_what_was(loop, place)
+        with before(loop):
+            memory = _made(_MEMORY, [], loop.operands[place].type)
+            device = {"target": ir.Attribute.parse(_DEVICE)}
+            loop.operands[place] = _made(_TRANSFER, [memory], memory.type, **device)
+    return len(places)
+
+
+_LOOP = "stablehlo.while"
+
+
+def _read_what_was(loop: ir.Operation, place: int) -> None:
+    """Read rows of what the loop begins with there, and not in the stack."""
+    write = writer(loop, place)
+    assert write is not None
+    start = loop.operands[place]
+    for op in read_before(write):
+        value = constants.splat(start)
+        if value is None:
+            op.operands[0] = start
+            continue
+        with before(op):
+            op.results[0].replace_all_uses_with(hlo.constant(value, op.result.type))
+        op.erase()
+
+
+def _made(
+    name: str, operands: list[Value], type_: ir.Type, **attributes: ir.Attribute
+) -> Value:
+    return ir.Operation.create(
+        name, operands=operands, results=[type_], attributes=attributes
+    ).result
