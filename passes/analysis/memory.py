@@ -10,15 +10,15 @@ nothing reads it afterwards.
 
 A loop holds twice the carries that each round makes anew: those that a round reads, and
 those that it makes. What it begins with is free after the first round, if nothing else
-of its allocation is read behind the loop. Carries of which a round writes a part alone
-lie in one place (`in_place`).
+of its allocation is read behind the loop. Stacks that a loop fills lie in one place
+(`in_place`).
 """
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
-from pcp.passes.analysis.in_place import filled
+from pcp.passes.analysis.in_place import stacks_of
 from pcp.passes.analysis.packing import Life, aligned, packed
 from pcp.passes.analysis.storage import (
     FREE,
@@ -209,7 +209,7 @@ def _placed(op: ir.Operation, block: ir.Block) -> list[Value]:
         return found
     if block != block_of(op, 1):
         return []
-    return [value for value, where in zip(found, filled(op), strict=True) if where]
+    return [found[place] for place in stacks_of(op)]
 
 
 def temporary_bytes(

@@ -14,7 +14,7 @@ from pcp.dialect.attributes import Future
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo import element_type, shape_of
 from pcp.passes.analysis.cost import flops, size_bytes, update_of
-from pcp.passes.analysis.in_place import filled
+from pcp.passes.analysis.in_place import stacks_of
 from pcp.passes.analysis.loops import invariant, is_scalar_integer
 from pcp.passes.analysis.scratch import scratch_bytes
 from pcp.passes.core.elementwise import ELEMENTWISE
@@ -102,7 +102,7 @@ class StorageNode:
         """The results that can take an operand's memory, each with its place."""
         places = range(len(self.results))
         if self.op.name == "stablehlo.while":
-            return {i: i for i in places if self._filled[i]}
+            return {i: i for i in stacks_of(self.op)}
         return {i: i for i in places if update_of(self.op, i) is not None}
 
     @cached_property
@@ -112,10 +112,6 @@ class StorageNode:
             return frozenset()
         kept = self.handed_on.keys() | self.replaced.keys()
         return frozenset(range(len(self.results))) - kept
-
-    @cached_property
-    def _filled(self) -> list[bool]:
-        return filled(self.op)
 
 
 @dataclass

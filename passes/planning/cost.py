@@ -23,7 +23,7 @@ from pcp.passes.analysis.cost import (
     update_of,
     written_bytes,
 )
-from pcp.passes.analysis.in_place import filled
+from pcp.passes.analysis.in_place import stacks_of
 from pcp.passes.analysis.loops import trips
 from pcp.passes.analysis.memory import exchanges
 from pcp.passes.analysis.storage import Storage
@@ -149,7 +149,7 @@ def _copied_bytes(op: ir.Operation, index: int, stored: Stored) -> int:
     operand, whole = op.operands[index], size_bytes(op.results[index])
     if (loop := _carrier(operand)) is not None:
         place = ir.BlockArgument(operand).arg_number
-        return 0 if filled(loop)[place] else 2 * whole
+        return 0 if place in stacks_of(loop) else 2 * whole
     if operand not in stored:
         return whole - size_bytes(update)
     alone = sum(1 for _ in operand.uses) == 1

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.passes.analysis.in_place import filled, read_before, writer
-from pcp.passes.core import constants, rewriting
+from pcp.passes.analysis.in_place import Stack, stacks
+from pcp.passes.core import constants
 from pcp.passes.core.base import Pass
 from pcp.passes.core.rewriting import before
 
@@ -31,9 +31,10 @@ _DEVICE = "#hal.device.promise<@__device_0>"
 class KeepCarries(Pass):
     """Let loops fill their stacks in place.
 
-    Such a stack is a carry of a loop of known length of which each round writes one
-    row, another one each time, and nothing else; what a round adds to a row of what the
-    loop began with reads it there. Nothing may write over what the loop leaves.
+    Such a stack is a carry of a loop of known length, or of such loops in one another,
+    of which each round writes one row, another one each time, and nothing else; what a
+    round adds to a row of what the loop began with reads it there. Nothing else in the
+    module may write over what a loop or a branch hands on, or else all stays as it is.
 
     Before:
 
@@ -51,42 +52,29 @@ class KeepCarries(Pass):
     name = "pcp-keep-carries"
 
     def run(self, module: ir.Module) -> None:
-        """Keep what may be kept in every function."""
+        """Keep what may be kept."""
         with module.context:
             module.context.allow_unregistered_dialects = True
-            for function in rewriting.functions(module):
-                keep_carries(function)
+            for stack in stacks(module.operation):
+                _keep(stack)
 
 
-def keep_carries(function: ir.Operation) -> int:
-    """See `KeepCarries`; how many stacks are kept."""
-    loops = [op for op in rewriting.operations(function) if op.name == _LOOP]
-    places = [(op, i) for op in loops for i, kept in enumerate(filled(op)) if kept]
-    for loop, place in places:
-        _read_what_was(loop, place)
-        with before(loop):
-            memory = _made(_MEMORY, [], loop.operands[place].type)
-            device = {"target": ir.Attribute.parse(_DEVICE)}
-            loop.operands[place] = _made(_TRANSFER, [memory], memory.type, **device)
-    return len(places)
-
-
-_LOOP = "stablehlo.while"
-
-
-def _read_what_was(loop: ir.Operation, place: int) -> None:
-    """Read rows of what the loop begins with there, and not in the stack."""
-    write = writer(loop, place)
-    assert write is not None
+def _keep(stack: Stack) -> None:
+    """Begin a stack as memory of its own; read old rows where they were."""
+    (loop, place), *_ = stack.places
     start = loop.operands[place]
-    for op in read_before(write):
-        value = constants.splat(start)
+    value = constants.splat(start)
+    for op in stack.read_before:
         if value is None:
             op.operands[0] = start
             continue
         with before(op):
             op.results[0].replace_all_uses_with(hlo.constant(value, op.result.type))
         op.erase()
+    with before(loop):
+        memory = _made(_MEMORY, [], start.type)
+        device = {"target": ir.Attribute.parse(_DEVICE)}
+        loop.operands[place] = _made(_TRANSFER, [memory], memory.type, **device)
 
 
 def _made(
