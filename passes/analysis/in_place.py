@@ -55,12 +55,15 @@ class Stack:
 def stacks(module: ir.Operation) -> list[Stack]:
     """The stacks that a module's loops fill in place: of public functions, or none."""
     every = list(functions_of(module))
-    found = [stack for function in every for stack in _filled_by(function)]
-    own = {stack.write for stack in found}
+    found = {function: _filled_by(function) for function in every}
+    having = [function for function in every if found[function]]
+    own = {stack.write for function in having for stack in found[function]}
     others = (op for f in every for op in operations(f) if op not in own)
-    if not found or any(map(_may_write_over_carried, others)):
+    if any(map(_stores_in_arguments, having)) or not having:
         return []
-    return [] if any(map(_stores_in_arguments, every)) else found
+    if any(map(_may_write_over_carried, others)):
+        return []
+    return [stack for function in having for stack in found[function]]
 
 
 def stacks_of(loop: ir.Operation) -> frozenset[int]:

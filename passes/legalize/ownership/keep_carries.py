@@ -22,7 +22,8 @@ from pcp.passes.core.rewriting import before
 Value = ir.Value
 
 _MEMORY = "flow.tensor.alloca"
-_TRANSFER = "flow.tensor.transfer"
+TRANSFER = "flow.tensor.transfer"
+"""In the text of every program that has such a stack."""
 #: The device that IREE makes of `hal.device.targets`, of which a program has one.
 _DEVICE = "#hal.device.promise<@__device_0>"
 
@@ -74,7 +75,7 @@ def _keep(stack: Stack) -> None:
     with before(loop):
         memory = _made(_MEMORY, [], start.type)
         device = {"target": ir.Attribute.parse(_DEVICE)}
-        loop.operands[place] = _made(_TRANSFER, [memory], memory.type, **device)
+        loop.operands[place] = _made(TRANSFER, [memory], memory.type, **device)
 
 
 def _made(
