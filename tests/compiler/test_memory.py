@@ -86,7 +86,7 @@ def test_a_step_is_brought_below_it_on_iree(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Below a share of what it holds by itself; the gradients are the same, and JAX's."""
+    """Below a share of what it holds by itself; its gradients stay the same: JAX's."""
     monkeypatch.setitem(globals(), "ROWS", rows)
     plain = compiled(tmp_path / "plain", loop, None)
     most = measured(plain, "grad")
