@@ -64,7 +64,7 @@ def gradient(program: Program) -> ir.Module:
 def binary_of(module: ir.Module) -> bytes:
     """Compiled for this machine, as pcp-compile does."""
     options = CompileOptions(targets=("cpu:host",), cache=None)
-    return emit_all([(module, find("cpu:host"))], options)[0]
+    return emit_all([(module, find("cpu:host"))], options)[0].content
 
 
 class Loaded:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pcp.bundle import Bundle, DeviceProgram, Manifest, Module
 from pcp.compiler import memory, pipelines, signature
-from pcp.compiler.emission import copy, emit_all
+from pcp.compiler.emission import Binary, copy, emit_all
 from pcp.compiler.mesh_targets import targets_of
 from pcp.compiler.options import CompileOptions
 from pcp.compiler.targets import Target, find
@@ -44,9 +44,10 @@ class Build:
     module: ir.Module
     target: Target
 
-    def described(self) -> Module:
+    def described(self, straight: tuple[str, ...]) -> Module:
         """What the manifest says of the compiled module."""
         return Module(
+            straight=straight,
             file=self.file,
             target=self.target.name,
             backend=self.target.backend,
@@ -64,10 +65,10 @@ def bundled(program: Program, options: CompileOptions) -> Bundle:
     }
     keys = _keys(builds, compiled, shared=program.mesh is not None)
     modules: dict[str, Module] = {}
-    for build, key, content in zip(builds, keys, compiled, strict=True):
+    for build, key, binary in zip(builds, keys, compiled, strict=True):
         if key == build.key:
-            members[build.file] = content
-            modules[key] = build.described()
+            members[build.file] = binary.content
+            modules[key] = build.described(binary.straight)
     changes: dict[str, object] = {"modules": modules}
     if program.mesh is not None:
         changes["programs"] = {
@@ -114,14 +115,14 @@ def lower_device(
 
 
 def _keys(
-    builds: Sequence[Build], compiled: Sequence[bytes], *, shared: bool
+    builds: Sequence[Build], compiled: Sequence[Binary], *, shared: bool
 ) -> list[str]:
     """Whose module each build runs: devices share what is equal."""
     if not shared:
         return [build.key for build in builds]
     first: dict[bytes, str] = {}
     pairs = zip(builds, compiled, strict=True)
-    return [first.setdefault(content, build.key) for build, content in pairs]
+    return [first.setdefault(binary.content, build.key) for build, binary in pairs]
 
 
 def _device_program(build: Build, key: str, program: Program) -> DeviceProgram:

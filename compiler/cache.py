@@ -8,6 +8,10 @@ in the key.
 An entry is a file named by its key: a line with the SHA-256 of the body, then
 the body. A damaged entry counts as absent and is written again. Entries appear
 whole (written aside, then renamed), so several compilers may share a folder.
+
+Old entries go by `Cache.prune`, and not by a library: those that keep a folder small
+(diskcache) have a database beside it, which each compiler would have to lock and which
+knows nothing of files that people copy in or delete; JAX's cache has its own rule too.
 """
 
 import contextlib

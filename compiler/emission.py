@@ -22,6 +22,7 @@ from pcp.compiler.targets import OWN, SCHEDULE, Target
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context
 from pcp.errors import CompileError
+from pcp.passes.core.straight_functions import straight
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,23 @@ class TargetText:
 
     plain: str
     located: str
+    straight: tuple[str, ...]
+    """See `passes.core.straight_functions`."""
     unscheduled: "Callable[[], TargetText] | None" = field(default=None, compare=False)
     """Makes the text in which IREE chooses the tiles; None where it chooses now."""
 
 
+@dataclass(frozen=True)
+class Binary:
+    """A compiled module, and its straight functions."""
+
+    content: bytes
+    straight: tuple[str, ...]
+
+
 def emit_all(
     programs: Sequence[tuple[ir.Module, Target]], options: CompileOptions
-) -> list[bytes]:
+) -> list[Binary]:
     """Each program compiled for its target, in order; equal ones only once."""
     if options.kernels == "none":
         programs = [(module, target.without(OWN)) for module, target in programs]
@@ -53,7 +64,7 @@ def emit_all(
             path = options.keep_ir / f"target-{target.file_name}{again}.mlir"
             path.write_text(text.plain)
     compiled = dict(zip(distinct, _run(list(distinct.values()), options), strict=True))
-    return [compiled[text.plain, target.name] for text, target in wanted]
+    return [Binary(compiled[t.plain, on.name], t.straight) for t, on in wanted]
 
 
 def _run(
@@ -98,12 +109,12 @@ def target_text(module: ir.Module, target: Target) -> TargetText:
     steps = [*target.passes, assign, "pcp-strip-metadata"]
     clone = copy(module)
     catalog.pipeline(f"builtin.module({','.join(steps)})").run(clone)
-    operation = clone.operation
+    operation, found = clone.operation, tuple(sorted(straight(clone)))
     plain, located = operation.get_asm(), operation.get_asm(enable_debug_info=True)
     if _TILES not in plain:
-        return TargetText(plain, located)
+        return TargetText(plain, located, found)
     return TargetText(
-        plain, located, lambda: target_text(module, target.without(SCHEDULE))
+        plain, located, found, lambda: target_text(module, target.without(SCHEDULE))
     )
 
 

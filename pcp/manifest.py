@@ -239,6 +239,9 @@ class Module(_Model):
     target: str
     backend: str
     driver: str
+    straight: tuple[str, ...] = ()
+    """The functions that take the same steps in each call; see
+    `passes.core.straight_functions`."""
 
 
 class DeviceProgram(_Model):

@@ -1,4 +1,4 @@
-"""A bundle runs on machines that fail.
+"""The runtime: bundles and collectives on machines that fail.
 
 `Communicator` (a group and its collectives), `ErrorFeedback` (residuals of
 compression), `shared_empty` (arrays that members on one machine share), `Endpoint` (a

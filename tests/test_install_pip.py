@@ -144,10 +144,17 @@ def size(folder: Path) -> int:
     return sum(p.lstat().st_size for p in folder.rglob("*") if not p.is_dir())
 
 
+def extra(name: str) -> list[str]:
+    """The packages of an extra, and those of the extras that it names."""
+    own = PROJECT["optional-dependencies"][name]
+    inner = [re.match(r"pcp-mlir\[(.*)\]", line) for line in own]
+    named = [part for one in inner if one for part in one[1].split(",")]
+    return own + [line for part in named for line in extra(part)]
+
+
 def bounds(extras: Sequence[str], oldest: bool) -> list[str]:
     """For pip: the oldest versions that ours may be beside, or nothing."""
-    table = PROJECT["optional-dependencies"]
-    lines = [*PROJECT["dependencies"], *(line for e in extras for line in table[e])]
+    lines = [*PROJECT["dependencies"], *(line for e in extras for line in extra(e))]
     found = [re.match(r"([\w-]+)>=([\d.]+)", line) for line in lines]
     return [f"{one[1]}=={one[2]}.*" for one in found if one] if oldest else []
 

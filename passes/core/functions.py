@@ -4,7 +4,7 @@ A `Port` is one argument or result with its name and role, which stand in the IR
 `pcp.name` and `pcp.role`; the manifest of a bundle is read from them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pcp.dialect import function_body
@@ -54,6 +54,13 @@ def find(module: ir.Module, name: str) -> ir.Operation | None:
         if op.operation.name == "func.func" and symbol_name(op) == name:
             return op.operation if op.regions[0].blocks else None
     return None
+
+
+def callees(op: ir.Operation) -> Iterator[str]:
+    """The functions that an op calls, or stands for."""
+    for key in ("callee", "decomposition"):
+        if key in op.attributes:
+            yield ir.FlatSymbolRefAttr(op.attributes[key]).value
 
 
 def symbol_name(op: ir.Operation | ir.OpView) -> str:

@@ -1,6 +1,5 @@
 """pcp-precision: products in a narrow type, of a program that is written in f32."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -151,14 +150,10 @@ def called(module: ir.Module, name: str) -> list[ir.Operation]:
         if function is None or name in found:
             continue
         found[name] = function
-        names += [callee for op in operations(function) for callee in _callees(op)]
+        names += [
+            callee for op in operations(function) for callee in functions.callees(op)
+        ]
     return list(found.values())
-
-
-def _callees(op: ir.Operation) -> Iterator[str]:
-    for key in ("callee", "decomposition"):
-        if key in op.attributes:
-            yield ir.FlatSymbolRefAttr(op.attributes[key]).value
 
 
 def _parameters(function: ir.Operation, *also: str) -> list[tuple[int, Value]]:

@@ -1,15 +1,15 @@
-"""The cage of a process that runs native code which others made.
+"""The cage of a process that runs foreign native code.
 
     held = cage.enter(readable=[data], writable=[])    # first of all
     ...                                                # listen, and so on
     cage.bar_sockets(held)                             # then load and run the code
 
-It holds for the whole process: no other program, no other process, no way into another
-one (seccomp); no file but the system's, those of Python, of the folder it was started
-in, and those named (Landlock: in threads that start later). For this thread and those
-that start from it, among them the device's: no new sockets.
+For the whole process the cage bars other programs, other processes and ways into them
+(seccomp), and all files but the system's, those of Python, of the start folder, and the
+named ones (Landlock: in threads that start later). For this thread and those that start
+from it, among them the device's, it bars new sockets.
 
-What it does not stop stands in docs/security.md.
+docs/security.md has the limits of the cage.
 """
 
 import os
@@ -40,16 +40,16 @@ _OF_A_DRIVER = "nvidia*"
 
 @dataclass(frozen=True)
 class Held:
-    """What of the cage the kernel holds."""
+    """The parts of the cage that the kernel enforces."""
 
     program: bool
     """No other program or process, no ptrace, no gain of rights: on every thread."""
     files: int
-    """The version of Landlock that keeps to the files; 0: nothing does."""
+    """The version of Landlock that limits the files; 0: no limit."""
     unbound: int = 0
-    """Threads that were there before, and may open files still."""
+    """Older threads, which may still open files."""
     lacks: tuple[str, ...] = ()
-    """Why it holds no more."""
+    """The reasons for parts that the kernel does not enforce."""
 
     def __str__(self) -> str:
         parts = []
@@ -65,7 +65,8 @@ class Held:
 def enter(*, readable: Iterable[Path] = (), writable: Iterable[Path] = ()) -> Held:
     """Close the cage around this process, as far as the kernel allows.
 
-    `readable` and `writable` are files, or folders with all below. Once and for all.
+    `readable` and `writable` are files, or folders with all below. The cage is never
+    opened again.
     """
     arch = syscalls.here() if sys.platform == "linux" else None
     if arch is None:
@@ -82,7 +83,7 @@ def enter(*, readable: Iterable[Path] = (), writable: Iterable[Path] = ()) -> He
 
 
 def bar_sockets(held: Held) -> None:
-    """From now on this thread, and those it starts, make no socket.
+    """Bar new sockets in this thread and those that it starts.
 
     `outside` makes them, in a thread that is started here.
     """
@@ -94,7 +95,7 @@ def bar_sockets(held: Held) -> None:
 
 
 def _always() -> set[Path]:
-    """What a Python process reads that does nothing wrong."""
+    """The files and folders that every Python process reads."""
     python = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, os.getcwd()}
     found = {Path(place).resolve() for place in python if place}
     found |= {real for packages in getsitepackages() for real in _linked(packages)}
@@ -107,7 +108,7 @@ def _always() -> set[Path]:
 
 
 def _linked(packages: str) -> Iterator[Path]:
-    """Where the packages of a folder really lie: some installers only link them."""
+    """The real folders of packages: some installers only link them."""
     for place in Path(packages).iterdir() if os.path.isdir(packages) else ():
         if place.is_symlink():
             yield place.resolve()
@@ -117,7 +118,7 @@ def _linked(packages: str) -> Iterator[Path]:
 
 
 def _holds_a_home(place: Path) -> bool:
-    """Whether somebody's keys would be in it."""
+    """Whether a folder has a user's home in it, and so maybe keys."""
     home = Path.home()
     return home == place or place in home.parents
 

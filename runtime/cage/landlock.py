@@ -1,6 +1,6 @@
-"""Files by path: which ones this thread, and those it starts, may open from now on.
+"""Landlock: the files that this thread, and those it starts, may open from now on.
 
-What is open stays open. The kernel's Landlock has no library in libc; three calls do.
+Open files stay open. libc has no functions for Landlock; three system calls are enough.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ _BENEATH = 1
 _READ = 1 << 2 | 1 << 3  # files, folders
 _ON_A_FILE = 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15  # write, read, cut, ask the device
 _BY_VERSION = ((1, 0x1FFF), (2, 1 << 13), (3, 1 << 14), (5, 1 << 15))
-"""From which version on the kernel watches over which kinds of access."""
+"""The kinds of access by the first version of Landlock that limits them."""
 _SIGNALS = 1 << 1
 _SCOPES_FROM = 6
 
@@ -28,10 +28,10 @@ def version() -> int:
 
 
 def restrict(readable: Iterable[Path], writable: Iterable[Path]) -> str | None:
-    """Keep to what lies at or below these paths; those that are not there are left out.
+    """Limit files to those at or below these paths; missing paths are left out.
 
-    And to signals within the process. Call it after `no_new_privs`. Returns why the
-    kernel does not.
+    Signals are limited to the process. Call it after `no_new_privs`. Returns the
+    kernel's reason if it fails.
     """
     found = version()
     if not found:

@@ -1,7 +1,7 @@
-"""The one thread of a caged process that may make sockets.
+"""The thread of a caged process that makes its sockets.
 
-Connections are dialled and listened for by functions that others hand to it: their
-sockets belong to the process, whichever thread made them.
+Other threads hand it functions that dial or listen: the sockets belong to the process,
+whichever thread made them.
 """
 
 import threading
@@ -15,7 +15,7 @@ _jobs: SimpleQueue[Callable[[], None]] | None = None
 
 
 def start() -> None:
-    """Have the thread; called by one that may still make sockets."""
+    """Start the thread; called by a thread that may still make sockets."""
     global _jobs
     if _jobs is None:
         _jobs = SimpleQueue()
@@ -25,9 +25,9 @@ def start() -> None:
 
 
 def outside(function: Callable[..., Made], *args: Any, **kwargs: Any) -> Made:
-    """What the function returns or raises, called where sockets can be made.
+    """Call a function where sockets can be made; its result or its error.
 
-    That is here, in a process without a cage.
+    In a process without a cage that is the calling thread.
     """
     if _jobs is None:
         return function(*args, **kwargs)
@@ -45,6 +45,6 @@ def outside(function: Callable[..., Made], *args: Any, **kwargs: Any) -> Made:
 
 def _serve(jobs: SimpleQueue[Callable[[], None]]) -> None:
     while True:
-        # One that waits for a peer keeps no other waiting. A thread may what the
-        # thread may that starts it.
+        # A call that waits for a peer delays no other. A thread has the rights of the
+        # thread that starts it.
         threading.Thread(target=jobs.get(), name="pcp-dial", daemon=True).start()

@@ -1,7 +1,7 @@
-"""Filters of system calls: programs of the kernel's packet filter, and how they begin.
+"""Seccomp: filters of system calls, as programs of the kernel's packet filter.
 
-A refused call returns EPERM, as if the process lacked the right: what tries it says so
-in its own words. A filter is never taken back, and threads inherit it.
+A refused call returns EPERM, as if the process lacked the right, so its caller reports
+it in its own words. A filter is permanent, and threads inherit it.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from pcp.runtime.cage.syscalls import LAST_KNOWN, Architecture
 
 _LOAD, _EQUAL, _AT_LEAST, _ABOVE, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x25, 0x45, 0x06
 _NUMBER, _AUDIT, _FIRST, _SECOND = 0, 4, 16, 24
-"""Where a filter finds them: call, architecture, low halves of two arguments."""
+"""Offsets in a filter's data: call, architecture, low halves of two arguments."""
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _THREAD = 0x00010000  # CLONE_THREAD
 _TERMINAL = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: type what the user will find typed
@@ -28,7 +28,7 @@ def _refuse(number: int, why: int = errno.EPERM) -> list[Instruction]:
 
 
 def _head(arch: Architecture) -> list[Instruction]:
-    """Refuse calls in another processor's way; have the number of the call."""
+    """Refuse calls of another architecture; load the number of the call."""
     program = [
         (_LOAD, 0, 0, _AUDIT),
         (_EQUAL, 1, 0, arch.audit),
@@ -42,10 +42,11 @@ def _head(arch: Architecture) -> list[Instruction]:
 
 
 def of_process(arch: Architecture) -> list[Instruction]:
-    """No other program, no other process, no way around the filter or into others."""
+    """The filter of the process: no other program or process, no way around it."""
     program = _head(arch)
     program += [(_ABOVE, 0, 1, LAST_KNOWN), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    # Its flags lie in memory, where a filter cannot look; without it clone is used.
+    # The flags of clone3 are in memory, which a filter cannot read; libc then uses
+    # clone.
     program += _refuse(arch.clone3, errno.ENOSYS)
     for number in arch.denied.values():
         program += _refuse(number)
@@ -66,7 +67,7 @@ def of_process(arch: Architecture) -> list[Instruction]:
 
 
 def of_thread(arch: Architecture) -> list[Instruction]:
-    """No socket that is not there already."""
+    """The filter of a thread: no new socket."""
     program = _head(arch)
     for number in arch.sockets.values():
         program += _refuse(number)
@@ -82,7 +83,8 @@ def install(
 ) -> str | None:
     """Filter this thread, and those it starts, or all there are.
 
-    Returns why the kernel does not; the process can gain no rights from then on.
+    Returns the kernel's reason if it fails; the process can gain no rights from then
+    on.
     """
     packed = b"".join(struct.pack("=HBBI", *one) for one in program)
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""Numbers of the system calls that a caged process has no use for.
+"""Numbers of the system calls that a caged process does not need.
 
 Numbers from 424 on are the same on all processors.
 """
@@ -7,7 +7,7 @@ import platform
 from dataclasses import dataclass
 
 _COMMON = {
-    "io_uring_setup": 425,  # a ring makes calls that no filter sees
+    "io_uring_setup": 425,  # calls through a ring bypass filters
     "io_uring_enter": 426,
     "io_uring_register": 427,
     "open_tree": 428,
@@ -24,7 +24,7 @@ _COMMON = {
 }
 
 LAST_KNOWN = 453
-"""What the kernel has learnt since is answered as by a kernel that has not."""
+"""Newer calls are answered as by a kernel that lacks them."""
 
 _X86_64 = {
     "execve": 59,
@@ -131,20 +131,20 @@ _AARCH64 = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """A processor's numbers."""
+    """The numbers of an architecture."""
 
     audit: int
-    """What a filter sees of it (AUDIT_ARCH_...)."""
+    """Its number in a filter's data (AUDIT_ARCH_...)."""
     seccomp: int
     clone: int
     clone3: int
     ioctl: int
     denied: dict[str, int]
-    """No part of training on any thread, by name."""
+    """Calls that no thread of training needs, by name."""
     sockets: dict[str, int]
-    """What makes a connection, or awaits one, by name."""
+    """Calls that make or await a connection, by name."""
     foreign: int | None = None
-    """From here on are numbers of another way to call (x32)."""
+    """Numbers from here on are of the x32 interface."""
 
 
 ARCHITECTURES = {
@@ -171,5 +171,5 @@ ARCHITECTURES = {
 
 
 def here() -> Architecture | None:
-    """This processor's numbers; None where they are not known."""
+    """The numbers of this processor; None where they are not known."""
     return ARCHITECTURES.get(platform.machine())

@@ -1,4 +1,4 @@
-"""Agreement: whom a member tells of an operation and of its vote, and who has voted.
+"""Agreement: the peers that a member tells of an operation and of its vote.
 
 Among few members each tells all others. Among many that is N (N - 1) frames twice, so
 they agree along a binomial tree of the members (the one of the schedule "tree"):
@@ -9,14 +9,14 @@ they agree along a binomial tree of the members (the one of the schedule "tree")
     ASK      to all, with this member's vote: a member died, and with it what it would
              have passed on. From then on each tells all others, as few members do.
 
-A vote is given once, and by a member that has its part. `Operation` decides what
-follows from the votes. The tree connects all members, so descriptors that differ
-anywhere differ across an edge of it, and are found there.
+A member votes once, when it has its part. `Operation` decides what follows from the
+votes. The tree connects all members, so descriptors that differ anywhere differ across
+an edge of it, and are found there.
 
-A member that leaves with a goodbye has passed on before what it knew: only its
-neighbours in the tree have to ask, and only if they still wait for it. Its goodbye says
-which operations it had called (`outcomes.Outcomes.called`), since a member may vote
-before it has heard of all others.
+A member that leaves with a BYE has passed on all that it knew before: only its
+neighbours in the tree have to ask, and only if they still wait for it. Its BYE has the
+operations that it had called (`outcomes.Outcomes.called`), since a member may vote
+before it knows of all others.
 
 Pure: no clock, no links. The caller sends what is returned, (peer, step of a DONE
 frame) each, to the members that are left.
@@ -86,7 +86,7 @@ class Agreement:
     ) -> None:
         self.peers = frozenset(peers)
         self.near = self.peers
-        """The members that this one tells of the operation, and hears of it from."""
+        """The members with which this one exchanges OPEN frames."""
         self.votes: set[int] = set()
         """The peers that are known to have voted."""
         self.gone: set[int] = set()
@@ -118,7 +118,7 @@ class Agreement:
         return self._next()
 
     def hear(self, peer: int, step: int) -> Said:
-        """A peer's DONE frame with this step; ProtocolError if it cannot say that."""
+        """Handle a peer's DONE frame with this step; ProtocolError for a wrong one."""
         edges, asked = self._edges, False
         if edges is None and step == VOTE:
             self.votes.add(peer)
@@ -140,20 +140,20 @@ class Agreement:
         return self._next()
 
     def lose(self, peer: int, *, left: bool) -> Said:
-        """A peer is gone; `left` if it said goodbye."""
+        """A peer is gone; `left`: with a BYE."""
         self.gone.add(peer)
         self._direct |= not left or self._lacks(peer)
         return self._next()
 
     def _lacks(self, peer: int) -> bool:
-        """Whether this member still waits for what a neighbour would have said."""
+        """Whether this member still waits for a frame of that neighbour."""
         if (edges := self._edges) is None or self.settled:
             return False
         below = edges.subtrees.get(peer, frozenset())
         return peer == edges.parent or not self.votes >= below
 
     def _next(self) -> Said:
-        """What is to be said now, each thing once."""
+        """The DONE frames that are due now, each once."""
         if not self._voted or self._edges is None:
             return []
         edges, said = self._edges, Said()

@@ -51,7 +51,7 @@ class CompressionSpec:
 
 
 @dataclass
-class Memory:
+class OperationFeedback:
     """A member's error feedback during one operation."""
 
     feedback: ErrorFeedback
@@ -60,7 +60,7 @@ class Memory:
     after: F32
 
     @classmethod
-    def begin(cls, spec: CompressionSpec, count: int) -> "Memory | None":
+    def begin(cls, spec: CompressionSpec, count: int) -> "OperationFeedback | None":
         """Take the residual of the tag; None without error feedback."""
         if (feedback := spec.feedback) is None:
             return None
@@ -118,7 +118,7 @@ class CompressedReduce(Operation):
         self._mine = self._ranges[part.rank]
         self._divisor = np.float32(len(ranges) if part.reduction.op == "mean" else 1)
         self._gather = gather
-        self._memory = Memory.begin(spec, source.size)
+        self._memory = OperationFeedback.begin(spec, source.size)
         self._dtype, self._write = source.dtype, part.commit
         self._pool = part.pool
         self._out: F32 = part.pool.take(source.size, np.dtype(np.float32))

@@ -19,14 +19,14 @@ from pcp.wire import EAGER_BYTES
 _LENGTH_BYTES = 4
 
 MAX_DESCRIPTOR = 4 << 10
-"""Bytes of a descriptor at most, as JSON."""
+"""The most bytes of a descriptor, as JSON."""
 LIMITS = {
     Kind.OPEN: _LENGTH_BYTES + MAX_DESCRIPTOR + EAGER_BYTES,
     Kind.ABORT: MAX_TEXT,
     Kind.LOST: MAX_TEXT,
     Kind.BREAK: MAX_TEXT,
 }
-"""Payload bytes at most, by kind of frame but DATA; other frames have no payload."""
+"""The most payload bytes by kind of frame, but for DATA; other kinds have none."""
 
 
 def _plain(value: Any) -> Any:

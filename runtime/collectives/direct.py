@@ -88,7 +88,7 @@ class EagerReduce(Operation):
 
 
 class EagerScatter(EagerReduce):
-    """A small reduction of which each member gets, and is sent, its elements alone.
+    """A small reduction of which each member only receives the operands of its part.
 
     `chunks[r]` is the range of rank r's; `commit` gets the own ones, flat.
     """

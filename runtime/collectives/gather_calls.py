@@ -1,4 +1,4 @@
-"""Calls that hand rows out, or gather them: all_gather, gather and scatter."""
+"""Calls that gather or scatter rows: all_gather, gather and scatter."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass

@@ -26,13 +26,13 @@ from pcp.runtime.collectives.shared_memory_reduce import (
     COPIED,
     REDUCED,
     WORD,
-    ThroughMemory,
+    SharedMemoryReduce,
 )
 from pcp.runtime.memory.shared_segment import Segment
 from pcp.runtime.transport.frame import Header, json_payload, parse_json
 
 IN_PLACE = b"p"
-"""The letter of the in-place reduce in an OPEN frame (`ThroughMemory.way`)."""
+"""The letter of the in-place reduce in an OPEN frame (`SharedMemoryReduce.way`)."""
 PIECE_BYTES = 2 << 20
 """Bytes that are copied at a time, and then announced to the chunk's owner."""
 AT_ONCE_BYTES = 1 << 20
@@ -41,7 +41,7 @@ SMALL_BYTES = 2 << 20
 """Up to these bytes, over all members but one, every member reduces all chunks."""
 
 
-class InPlaceReduce(ThroughMemory):
+class InPlaceReduce(SharedMemoryReduce):
     """A large reduction in shared memory; see the module.
 
     `target` becomes the result and is the operation's value; without it `commit` gets

@@ -1,6 +1,6 @@
-"""The part of an operation that is its own: which data moves, and what it becomes.
+"""The local part of an operation: which data moves, and what it becomes.
 
-`Operation` is the rest, the same for all: it announces, votes, and gives up.
+`Operation` has the part that all collectives share: it announces, votes, and gives up.
 """
 
 from collections.abc import Iterable
@@ -12,14 +12,14 @@ from pcp.runtime.transport.incoming import Flow
 
 
 class LocalPart:
-    """What a collective defines. All of it runs in the loop's thread."""
+    """The methods that a collective defines. All run in the loop's thread."""
 
     votes = True
     """Whether members vote on the outcome before any of them commits."""
     buffered = False
     """Whether the operation may be over on this member before the peers join it."""
     bulk = 0
-    """About how many bytes one step of the operation works through; 0 for few."""
+    """About how many bytes one step of the operation processes; 0 for few."""
     free: frozenset[str] = frozenset()
     eager_data = True
     """Whether the eager payload is data of the caller, for the counters."""
@@ -55,7 +55,7 @@ class LocalPart:
         raise ProtocolError(f"{self.name} moves no bulk data")
 
     def flow(self, peer: int, header: Header) -> Flow | None:
-        """The receiver of a payload that is worked on as it comes; None: `place`."""
+        """The receiver of a payload that is processed as it comes; None: `place`."""
         return None
 
     def arrived(self, peer: int, header: Header, payload: memoryview) -> None:

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from pcp.runtime.collectives.segments.compiled_moves import Carriers
-from pcp.runtime.collectives.segments.held_frames import Ahead
+from pcp.runtime.collectives.segments.held_frames import AheadBounds
 from pcp.runtime.transport.event_loop import Timer
 from pcp.runtime.transport.frame import Frame
 
 
-class Members(Ahead, Protocol):
+class Members(AheadBounds, Protocol):
     """The part of a group that an operation uses."""
 
     rank: int

@@ -5,7 +5,7 @@
 
 An operation costs a handful of additions when it ends. Buckets of histograms are
 powers of two, so that a value finds its own by the length of its binary form.
-Everything is written by the loop's thread; readers get copies.
+Only the loop's thread writes; readers get copies.
 """
 
 import time
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pcp.runtime.collectives.timing import Timed
+from pcp.runtime.collectives.timing import TimedOperation
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.transport.link import Link
 
@@ -154,7 +154,7 @@ class Telemetry:
 
     def ended(
         self,
-        operation: Timed,
+        operation: TimedOperation,
         rank: int,
         epoch: int,
         links: Mapping[int, Link],

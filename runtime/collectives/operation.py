@@ -20,7 +20,7 @@ An operation's life, driven by frames in the loop's thread:
   once. When one dies, the others commit if all of them had voted, and give
   up, inputs unchanged, if one had not.
 * A member that leaves the group votes against the operations it has not voted for, and
-  sends those votes: only dead members are left out of account.
+  sends those votes: only dead members have no vote.
 * A vote cannot settle the case of a member that gives up *after* its vote (its deadline
   passes, its program aborts the group), or that finds itself alone: it may be the only
   one. In an elastic group it asks the coordinator, which decides once for all
@@ -58,8 +58,8 @@ from pcp.runtime.transport.frame import Frame, Header, Kind, text_payload
 
 _SLOW_BYTES = 64 << 10
 """A pass over so many bytes takes longer than waking a peer."""
-_CALL_OUT = 0.75
-"""The part of its time after which an operation asks who is missing."""
+_CALL_OUT, _CALL_OUT_SECONDS = 0.75, 5.0
+"""The part of its time, but no longer, after which it asks who is missing."""
 
 
 class Operation(LocalPart):
@@ -77,7 +77,7 @@ class Operation(LocalPart):
         self.pending = Pending()
         self.timing = Timing()
         self.label = ""
-        """The caller's tag, for people."""
+        """The caller's tag, for messages."""
         self.given: Any = None
         """The array, or arrays, of the caller that it works in."""
         self.error: PcpError | None = None
@@ -122,10 +122,11 @@ class Operation(LocalPart):
         delay = max(0.0, self.deadline - time.monotonic())
         self._timer = group.later(delay, self._expired)
         if self.agreement.near is not self.agreement.peers:
-            self._to_call_out = group.later(_CALL_OUT * delay, self._call_out)
+            pause = min(_CALL_OUT * delay, _CALL_OUT_SECONDS)
+            self._to_call_out = group.later(pause, self._call_out)
         self.prepare()
         self._said = written(self.descriptor)
-        self._unsent += 1  # data that is sent at once must not look like all of it
+        self._unsent += 1  # data sent at once must not look like all of the data
         self.announce()
 
     def announce(self) -> None:
@@ -179,7 +180,7 @@ class Operation(LocalPart):
         self._was_sent()
 
     def on_done(self, peer: int, step: int) -> None:
-        """Handle what a peer says of votes for the operation."""
+        """Handle a peer's frame about votes for the operation."""
         if said := self.agreement.hear(peer, step):
             self._say(said)
         self._progress()
@@ -219,7 +220,7 @@ class Operation(LocalPart):
             self.give_up(error)
 
     def give_up(self, error: RuntimeFault) -> None:
-        """Vote against: the operation happens on no member.
+        """Vote against the operation, which then happens on no member.
 
         After a vote in favour the coordinator decides instead.
         """
@@ -426,13 +427,17 @@ class Operation(LocalPart):
     @property
     def obstacle(self) -> str:
         """The reason why the operation is not over."""
-        near = self.agreement.near
-        known = self.peers if self._called_out else self._in_order(near)
-        missing = [p for p in known if p not in self.opened]
-        if missing:
+        if missing := self.missing:
             return f"rank {', '.join(map(str, missing))} never joined it"
         return "it did not finish"
 
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that have not called it, as far as this member has to know."""
+        near = self.agreement.near
+        known = self.peers if self._called_out else self._in_order(near)
+        return [peer for peer in known if peer not in self.opened]
+
     def _expired(self) -> None:
         told = f"{self.name} gave up after {self._timeout:g} s: {self.obstacle}"
-        self.give_up(Timeout(told))
+        self.give_up(Timeout(told, peers=self.missing))

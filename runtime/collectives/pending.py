@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from pcp.errors import Timeout, UsageError
 
 
-class Completer(Protocol):
+class CompletionThread(Protocol):
     """The thread that completes operations: of a loop, or of an engine."""
 
     @property
@@ -15,7 +15,7 @@ class Completer(Protocol):
         ...
 
 
-class Hearing(Protocol):
+class FailureObserver(Protocol):
     """A group or engine that notes whether the caller knows of a failure."""
 
     heard: bool
@@ -28,9 +28,9 @@ class Pending(Future):
     done: it can start operations, and not wait for one of the same communicator.
     """
 
-    by: Completer | None = None
+    by: CompletionThread | None = None
     """The thread that completes the operation."""
-    of: Hearing | None = None
+    of: FailureObserver | None = None
     """The group or engine that notes whether the caller knows of a failure."""
 
     def result(self, timeout: float | None = None) -> Any:
@@ -46,8 +46,8 @@ class Pending(Future):
             self._note()
             raise
         finally:
-            # The fault's trace refers to this frame: it must not refer to the fault,
-            # or the arrays of all callers stay until the garbage collector comes.
+            # The fault's trace refers to this frame: it must not refer to the fault, or
+            # the arrays of all callers stay until the garbage collector runs.
             del self
 
     def _awaited(self, timeout: float | None) -> Any:
@@ -84,7 +84,7 @@ class Pending(Future):
             self.told()
 
     def told(self) -> None:
-        """The caller hears of a failure in another way than by this future."""
+        """Note that the caller knows of a failure, but not by this future."""
         if self.of is not None and self.done() and super().exception(0) is not None:
             self.of.heard = True
 

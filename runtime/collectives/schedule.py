@@ -35,7 +35,7 @@ from pcp.runtime.collectives.reduction import Reduction, bounds, declared
 DIRECT = ("eager", "ring")
 """Algorithms that a size or a ring, and not a name alone, decides about."""
 _WHOLE = 4
-"""Chunks of what is never parted: they say how finely it is sent on."""
+"""Chunks of an array that is sent whole: they set the size of its segments."""
 _NAMES = (*DIRECT, "halving_doubling", "tree", "central", "two_level:k")
 
 
@@ -60,7 +60,7 @@ class Schedule:
     chunks: int
     transfers: tuple[Transfer, ...]
     sum_travels: bool = False
-    """Whether the left operand is what arrives: it shows in zeros of two signs."""
+    """Whether the left operand is what arrives, which shows in zeros of two signs."""
 
     @cached_property
     def of_rank(self) -> dict[int, list[Transfer]]:

@@ -1,9 +1,9 @@
 """A reduction that follows a schedule of transfers, segment by segment.
 
-There is no stop between rounds: a segment goes on as soon as what it consists of has
-been added, so that transfer, reduction and the next transfer overlap. Nothing is
-copied first: a member's own values are read where they are, once, and what is finished
-is received in its place.
+There is no stop between rounds: a segment is sent on as soon as its operands have been
+added, so that transfer, reduction and the next transfer overlap. No operand is copied
+first: a member's own values are read in place, once, and finished values are received
+in place.
 """
 
 from array import array
@@ -20,7 +20,7 @@ from pcp.runtime.collectives.schedule import MemberSchedule, Move
 from pcp.runtime.collectives.segments.compiled_moves import (
     SEGMENT_BYTES,
     CompiledMoves,
-    Work,
+    MoveMemory,
     plan_fits,
 )
 from pcp.runtime.collectives.segments.segment_flow import (
@@ -29,7 +29,7 @@ from pcp.runtime.collectives.segments.segment_flow import (
     SegmentFlow,
 )
 from pcp.runtime.memory.buffer_pool import ScratchLease
-from pcp.runtime.transport.frame import Frame, Header, Kind, Unread, unpack_header
+from pcp.runtime.transport.frame import Frame, Header, Kind, PartialFrame, unpack_header
 from pcp.runtime.transport.incoming import Flow
 from pcp.runtime.transport.mover import BULK_BYTES
 
@@ -182,7 +182,7 @@ class ScheduledReduce(Operation):
         # After a failure a link may still be filling a segment.
         self._lease.settle(clean=self._voted and not self.pending.cancelled())
 
-    # For the compiled loop (`compiled_moves.Reduces`).
+    # For the compiled loop (`compiled_moves.CompiledReduction`).
 
     def _compile(self) -> bool:
         """Leave the moves to the compiled loop, if they and the links suit it."""
@@ -202,7 +202,7 @@ class ScheduledReduce(Operation):
             return False
         self._scratches = {peer: self.spare(PIECE_BYTES) for peer in found[1]}
         mean = self._size if self._reduction.op == "mean" else 0
-        work = Work(
+        work = MoveMemory(
             self._values.octets,
             self._out.octets,
             self._at,
@@ -232,7 +232,7 @@ class ScheduledReduce(Operation):
         """Whether data may go to this peer."""
         return peer in self.opened
 
-    def resumed(self, peer: int, unread: Unread) -> Flow:
+    def resumed(self, peer: int, unread: PartialFrame) -> Flow:
         """The receiver of the rest of a frame that is partly received."""
         nbytes = unpack_header(unread.header).length
         stop = unread.start + nbytes // self.itemsize
@@ -258,7 +258,7 @@ class ScheduledReduce(Operation):
                 self._send_on(index, move)
         self._was_sent()
 
-    # For segments that are taken as they come.
+    # For segments that are processed as they come.
 
     @property
     def itemsize(self) -> int:

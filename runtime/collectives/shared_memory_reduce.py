@@ -6,8 +6,8 @@ other member before, all go along the ring. So does the first operation of a gro
 maps the offered segments on the way. A member that cannot map one offers no memory from
 then on, and after that no operation goes through memory.
 
-Data without a checksum here never leaves the memory of this machine, which the kernel
-and the memory's own parity protect like any other array.
+Data without a checksum never leaves the memory of this machine, which the kernel and
+the memory's own parity protect like any other array.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ DEATH_SECONDS = 0.5
 """Within this time the kernel closes a dead member's connections."""
 
 
-class ThroughMemory(ScheduledReduce):
+class SharedMemoryReduce(ScheduledReduce):
     """The choice between memory and the ring; subclasses reduce in memory."""
 
     eager_data = False
@@ -139,7 +139,7 @@ class ThroughMemory(ScheduledReduce):
 
     def _go_through_memory(self) -> None:
         if self._unmapped():
-            # Most likely a peer died after it had opened: that news is on its way.
+            # Most likely a peer died after it had opened: the report is on its way.
             self.group.later(DEATH_SECONDS, self._unreached)
             return
         self._through = "memory"

@@ -1,4 +1,4 @@
-"""The segments that the members of a group on one machine reduce in.
+"""Shared scratch: the segments in which members of one machine reduce.
 
 Every member leases a segment of its own (`shared_segment`) to each large operation and
 offers it in the OPEN frame; the others map it and read. The OPEN frame also has whether
@@ -42,7 +42,7 @@ class _Own:
     ended: bool = False
 
 
-class Neighbours(Protocol):
+class SharingGroup(Protocol):
     """The group whose members may share memory."""
 
     at_close: list[Callable[[], None]]
@@ -67,7 +67,7 @@ class Neighbours(Protocol):
 class SharedScratch:
     """The shared scratch of one member. After the first operation, loop thread only."""
 
-    def __init__(self, group: Neighbours, limit: int = LIMIT) -> None:
+    def __init__(self, group: SharingGroup, limit: int = LIMIT) -> None:
         self._group = group
         self._arena = Arena(SHARED, limit)
         self._leased: dict[Key, _Own] = {}
@@ -111,8 +111,8 @@ class SharedScratch:
     def meet(self, peer: int, said: Any, nbytes: int) -> Segment | None:
         """The segment of a peer's offer, mapped; None without a segment in reach.
 
-        A segment out of reach may have gone with its operation, or its owner; if
-        neither ends, the operation calls it `refused`.
+        A segment out of reach may have ended with its operation, or its owner; if
+        neither ends, the operation calls `refused`.
         """
         number, live = self.heed(peer, said)
         known = {n: s for n, s in self._mapped.get(peer, {}).items() if n in live}

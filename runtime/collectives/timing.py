@@ -41,7 +41,7 @@ class Timing:
             self.first = now or time.monotonic()
 
 
-class Timed(Protocol):
+class TimedOperation(Protocol):
     """The facts of an operation that is over, for metrics and traces."""
 
     @property

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from pcp import strict_json
 from pcp.errors import ProtocolError
-from pcp.runtime.collectives.timing import Timed, Timing
+from pcp.runtime.collectives.timing import TimedOperation, Timing
 from pcp.runtime.transport.link import Link
 
 LIMIT = 1 << 18
@@ -135,7 +135,9 @@ class Recorder:
         if self._room():
             self.events.counts.append(Count(name, when, dict(values)))
 
-    def operation(self, operation: Timed, rank: int, epoch: int, outcome: str) -> None:
+    def operation(
+        self, operation: TimedOperation, rank: int, epoch: int, outcome: str
+    ) -> None:
         """Record an operation that is over."""
         timing, what = operation.timing, operation.descriptor
         facts = {key: what[key] for key in ("op", "dtype", "shape") if key in what}
@@ -249,7 +251,7 @@ def _row_order(row: str) -> tuple[int, str]:
 
 
 def tracks(spans: Iterable[Span]) -> list[list[Span]]:
-    """The spans in order of time, on as few tracks as keep them apart."""
+    """The spans in order of time, on as few tracks as separate them."""
     free: list[tuple[float, int]] = []
     out: list[list[Span]] = []
     for span in sorted(spans, key=lambda s: (s.begin, s.end)):

@@ -17,11 +17,11 @@ vote.
 
 A member reads the operands of its peers in place, and a peer may change its operand
 once the operation has ended for it. As a rule that is when all have voted, and so have
-read. But the operation may end without a member: one that was stopped and is taken for
-dead, or one that is late for an operation that another has given up. So every result
-carries a token of the operation, which is removed when it ends like that, before the
-end is reported. A member that finds all tokens in place after reading has read the
-operands unchanged, and votes only then.
+read. But the operation may end without a member that was stopped and counts as dead, or
+that is late for an operation that another member has given up. So every result carries
+a token of the operation, which is removed when it ends like that, before the end is
+reported. A member that finds all tokens in place after reading has read the operands
+unchanged, and votes only then.
 
 An operand in ordinary memory is copied first, in the thread that calls: without the own
 chunk, which no peer reads.
@@ -38,7 +38,11 @@ from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, ProtocolError
 from pcp.runtime.collectives.in_place_reduce import IN_PLACE, is_small
-from pcp.runtime.collectives.shared_memory_reduce import REDUCED, WORD, ThroughMemory
+from pcp.runtime.collectives.shared_memory_reduce import (
+    REDUCED,
+    WORD,
+    SharedMemoryReduce,
+)
 from pcp.runtime.memory.shared_arrays import ARRAYS, Offer, PeerMappings, Place
 from pcp.runtime.memory.shared_segment import Segment
 from pcp.runtime.transport.frame import Header, parse_json
@@ -51,7 +55,7 @@ _FENCE = threading.Lock()
 """A memory fence: reads before it is taken come before reads after it."""
 
 
-class ZeroCopyReduce(ThroughMemory):
+class ZeroCopyReduce(SharedMemoryReduce):
     """A reduction into a new array in shared memory; see the module.
 
     `visible` is the place of the operand that peers read; `target`, at the place

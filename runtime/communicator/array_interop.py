@@ -33,10 +33,10 @@ def entered(call: C, start: Callable[[C], Pending]) -> Pending:
         taken, back = _enter(given, call.writes)
         call = replace(call, **{call.memory: taken})
     pending = start(call)
-    return pending if back is None else Returned(pending, back)
+    return pending if back is None else ConvertedPending(pending, back)
 
 
-class Returned(Pending):
+class ConvertedPending(Pending):
     """An operation whose value is converted to the caller's kind of array."""
 
     def __init__(self, inner: Pending, back: Back) -> None:

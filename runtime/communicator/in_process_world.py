@@ -48,7 +48,7 @@ def _admit(group: Group, links: Mapping[int, InProcessLink]) -> None:
 def _heartbeat(world_size: int) -> HeartbeatOptions:
     """As many heartbeats in all, however many members there are.
 
-    Of a member of this process one knows at once when it closes.
+    The close of a member in this process is known at once.
     """
     usual, times = HeartbeatOptions(), max(1.0, world_size / FEW_MEMBERS)
     return HeartbeatOptions(times * usual.interval, times * usual.silence)

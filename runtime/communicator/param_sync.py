@@ -90,7 +90,7 @@ class SyncReport:
     bytes_moved: int
     """Bytes of state this member received."""
     refused: bool = False
-    """This member did not accept the source's tensors, and keeps its own."""
+    """Whether this member refused the source's tensors, and keeps its own."""
 
 
 def digest(array: NDArray) -> bytes:

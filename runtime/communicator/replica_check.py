@@ -1,7 +1,7 @@
 """The replica check: whether all members have equal bits, and the action if not.
 
-Members exchange digests of 16 bytes. All members get the same digests, so all come to
-the same verdict without another exchange:
+Members exchange digests of 16 bytes. All members get the same digests, so all reach the
+same verdict without another exchange:
 
 * `trap`: StateMismatch on all of them, naming the ranks that differ;
 * `report`: a warning in the log, and each member goes on with its own bits;

@@ -1,6 +1,7 @@
 """Subgroups: some members of a world form a communicator of their own.
 
-The first of them hosts the rendezvous; an all_gather in the world tells its address.
+The first of them hosts the rendezvous; the members get its address by an all_gather in
+the world.
 """
 
 from collections.abc import Sequence

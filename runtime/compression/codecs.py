@@ -43,7 +43,7 @@ U8 = NDArray[np.uint8]
 
 
 class Codec(ABC):
-    """One way to write float32 values down. Stateless; safe between threads."""
+    """A codec of float32 values. Stateless; safe between threads."""
 
     name: str
     """The text that `codec` reads and members compare."""
@@ -207,7 +207,7 @@ class Affine(Codec):
 
 
 class TopK(Codec):
-    """The largest elements by magnitude and where they are; the rest is 0."""
+    """The largest elements by magnitude, with their places; the rest is 0."""
 
     def __init__(self, ratio: float) -> None:
         self.name = f"topk:{ratio:g}"
@@ -242,8 +242,8 @@ class TopK(Codec):
 class RandomK(Codec):
     """Elements at places that all members draw alike from the seed.
 
-    They are sent as they are. Without error feedback the rest is lost, and
-    the expectation is the ratio times the input.
+    The elements are sent unchanged. Without error feedback the rest is lost, and the
+    expectation is the ratio times the input.
     """
 
     def __init__(self, ratio: float) -> None:

@@ -6,8 +6,8 @@ for M = input + residual of shape (n, m) and rank r:
     P = mean(M Q);  P^ = orthonormal(P);  Q = mean(M^T P^);  out = P^ Q^T
     residual' = M - out
 
-On the wire are r (n + m) elements where n m would be. Q is kept from step to
-step; a member that joins takes it over with `state`.
+The frames have r (n + m) elements in place of n m. Q is kept from step to step; a
+member that joins takes it over with `state`.
 
 The factors come from all_reduce, and everything computed from them uses
 elementwise arithmetic in a fixed order, so that all members, whatever their

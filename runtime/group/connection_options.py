@@ -36,7 +36,7 @@ class ConnectionOptions:
     heartbeat: float = 0.5
     """A link that sent no frame for so many seconds sends a PING."""
     silence: float = 10.0
-    """A peer whose link brought no byte for so many seconds is lost."""
+    """A peer whose link has brought no byte for so many seconds is lost."""
     faults: FaultPlan | None = None
     """Faults that are injected, in drills."""
     shared_memory: bool = True

@@ -3,7 +3,7 @@
     with Coordinator.listen("0.0.0.0:48148") as coordinator:
         ...
 
-It moves no tensors. When it dies the members go on; they connect to the next
+A coordinator moves no tensors. When it dies the members go on; they connect to the next
 coordinator at its address, and report their group to it.
 """
 
@@ -49,7 +49,7 @@ class Coordinator:
     ) -> None:
         self.endpoint = endpoint
         self.silence = silence
-        # Members answer a heartbeat: one that is late must not make all of them silent.
+        # Members answer heartbeats: a late one must not make all members silent.
         self._heartbeat = min(heartbeat, silence / 4)
         self._owns = owns
         self._incarnation = Incarnation(state)
@@ -90,7 +90,7 @@ class Coordinator:
         half a second without a `state`. `key` and `tls` are as in
         `Endpoint.listen`.
         """
-        # Members have an address that reaches it: it advertises none.
+        # Members have the coordinator's address: it advertises none.
         endpoint = GroupEndpoint.listen(
             address, advertise=address, key=key, tls=tls, purposes=[PURPOSE]
         )

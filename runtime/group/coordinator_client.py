@@ -1,8 +1,9 @@
 """A member's connection to the coordinator, and the messages over it.
 
-It is made again when it breaks, or when the coordinator is silent, until the
-member's patience (s) ends. No message is lost meanwhile: a member that connects again
-sends its past (`MembershipClient.past`), and repeats the questions without an answer.
+The member connects again when the connection breaks, or when the coordinator is silent,
+until the member's patience (s) ends. No message is lost meanwhile: a member that
+connects again sends its past (`MembershipClient.past`), and repeats the questions
+without an answer.
 """
 
 import queue
@@ -94,7 +95,7 @@ class Coordination:
         return self._loop.ask(agent.unvoted)
 
     def forget_old_news(self) -> None:
-        """Drop messages about a renewal that is over; a prepared one goes on."""
+        """Drop messages about a renewal that is over; a prepared renewal goes on."""
         news = []
         while not self.renewals.empty():
             news.append(self.renewals.get_nowait())
@@ -232,8 +233,8 @@ class Coordination:
     def _abandon(self) -> None:
         """Fail the operations in doubt: without a coordinator there is no decision.
 
-        Also those that come into doubt after that: when a vote is missing of a peer
-        that lived on, while this member was taken for dead.
+        Also operations that come into doubt later: those that lack the vote of a live
+        peer, while this member counted as dead.
         """
         group = self.agent.group
         for key in group.doubtful if group is not None else ():

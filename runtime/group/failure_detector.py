@@ -1,8 +1,8 @@
 """The failure detector: heartbeats, and the peers that stopped sending them.
 
-Among few members each watches all others. Among many each watches the two beside it,
-which watch it: whoever finds one silent tells all. Once a member is lost, each watches
-all that are left, since operations in doubt wait for every one of them.
+Among few members each watches all others. Among many each watches its two neighbours,
+and a member that finds one silent tells all. Once a member is lost, each watches all
+remaining ones, since operations in doubt wait for every one of them.
 """
 
 import time

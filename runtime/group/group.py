@@ -49,7 +49,7 @@ from pcp.runtime.transport.shared_memory import SharedLink
 from pcp.runtime.transport.tcp import TcpLink
 
 _NEAR_PAYLOAD = 1 << 20
-"""A sum goes on when the checksum of a payload of it has come: larger ones wait."""
+"""The most bytes of a payload of a sum, whose result goes on after its checksum."""
 _LIMITS = LIMITS | {Kind.REFUSE: MAX_TEXT, Kind.BYE: CALLED_BYTES}
 _PROCESSORS = os.cpu_count() or 1
 
@@ -76,13 +76,13 @@ class Group:
         """The fault that finished the group; None while it works."""
         self.health = Health()
         self.heard = False
-        """Whether the caller has read the fault, from a future or from `fault`."""
+        """Whether the caller knows of the fault, by a future or by `fault`."""
         self.telemetry = telemetry or Telemetry()
         self.telemetry.sources.append(self._metrics)
         heartbeat = heartbeat or HeartbeatOptions()
         self._failure_detector = FailureDetector(self, heartbeat)
         self.farewell = heartbeat.silence
-        """How long a peer may take to answer our goodbye, in seconds."""
+        """How long a peer may take to answer this member's BYE, in seconds."""
         self._faults = faults
         self._ranks: dict[Link, int] = {}
         self._table = OperationTable(self)
@@ -95,13 +95,13 @@ class Group:
         self._closed = False
         self._closing: list[Link] = []
         self.arbiter: Callable[[Key], None] | None = None
-        """The arbiter of operations with our vote when a peer is lost; None without."""
+        """The arbiter of operations in doubt after the loss of a peer, or None."""
         self.at_close: list[Callable[[], None]] = []
         """Functions that the group calls when it closes."""
 
     @property
     def lingering(self) -> bool:
-        """Whether farewells are still on their way."""
+        """Whether BYE frames are still on their way."""
         return any(link.alive for link in self._closing)
 
     @property
@@ -171,7 +171,8 @@ class Group:
     def carriers(self, peers: Iterable[int]) -> Carriers | None:
         """The loop and the sockets' links that a compiled loop may have; None if not.
 
-        It would bypass a fault plan; and a far connection has its data before it opens.
+        A compiled loop would bypass a fault plan; and far peers get data before they
+        open.
         """
         if self._faults is not None or self.loop.driver is not None:
             return None
@@ -357,7 +358,7 @@ class Group:
                 self._leave(rank, called_by(payload))
             case Kind.PING:
                 self.health.heard(rank, link, header)
-            case Kind.REFUSE:  # it takes no more frames of this link, and says why
+            case Kind.REFUSE:  # the peer takes no more frames of this link
                 raise ProtocolError(f"rank {rank} refuses this link: {text(payload)}")
             case _:
                 raise ProtocolError(f"rank {rank} sent {header.kind.name} in a group")
@@ -425,7 +426,7 @@ class Group:
     def _said_goodbye(self, rank: int) -> bool:
         """Deliver the unread frames of a lost member; whether a BYE was among them.
 
-        Its votes may be here already when another link reports its death.
+        Its votes may be here, unread, when another link reports its death.
         """
         link = self.links.get(rank)
         if link is not None:

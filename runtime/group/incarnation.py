@@ -1,6 +1,6 @@
 """The incarnation of a coordinator: a number that grows with every start.
 
-It is kept in a file, which one coordinator at a time locks: two coordinators of one
+A file has the number, which one coordinator at a time locks: two coordinators of one
 group at once could decide one operation differently. Without a file the number is the
 clock's.
 """

@@ -1,4 +1,4 @@
-"""How a member leaves: after its operations are over, with a farewell to all peers.
+"""How a member leaves: after its operations are over, with a BYE to all peers.
 
 1. From now on it starts no operation; callbacks of operations under way still may.
 2. It waits until its operations are over (`Leaving.wait`). An operation is over on a
@@ -50,7 +50,7 @@ class Leaving:
             self._waited = time.monotonic() - began
 
     def check(self) -> None:
-        """After the close: raise if an operation failed and the caller did not look."""
+        """After the close: raise if an operation failed and the caller is unaware."""
         if self._group.heard:
             return
         cut = [f"{op.title}: {why}" for op, why in self._left.items() if op.error]
@@ -78,7 +78,7 @@ class Leaving:
         return under_way, list(self._group.failures)
 
 
-class Leaver(Protocol):
+class OpenMember(Protocol):
     """A member that is to be closed before the interpreter is gone."""
 
     _group: Group
@@ -88,15 +88,15 @@ class Leaver(Protocol):
         ...
 
 
-_open: dict[int, Leaver] = {}
+_open: dict[int, OpenMember] = {}
 
 
-def is_open(member: Leaver) -> None:
+def is_open(member: OpenMember) -> None:
     """Register an open member: if not closed, it leaves at the interpreter's exit."""
     _open[id(member)] = member
 
 
-def is_closed(member: Leaver) -> None:
+def is_closed(member: OpenMember) -> None:
     """Forget a member that has left."""
     _open.pop(id(member), None)
 

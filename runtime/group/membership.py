@@ -20,14 +20,14 @@ an epoch has one list of members for ever.
 A renewal blocks until every live member votes for it: it happens between two
 steps of a program, never inside an operation.
 
-The members settle the outcome of an operation themselves as long as none is
-lost: it happens when all voted for it. When one is lost, a member that had
-voted asks here. All survivors are queried; the operation happens if every one
-of them had voted (or committed already), and on no member otherwise. A member
-that answers "not done" never votes for that operation again; one that answers
-"done" no longer gives it up because another did. So all survivors voted for an
-operation that one survivor committed: the decision can only be to commit it, also
-when a restarted coordinator decides it anew.
+The members settle the outcome of an operation themselves as long as none is lost: it
+happens when all voted for it. When one is lost, a member that had voted asks the
+coordinator. All survivors are queried; the operation happens if every one of them had
+voted (or committed already), and on no member otherwise. A member that answers "not
+done" never votes for that operation again; one that answers "done" no longer gives it
+up because another did. So all survivors voted for an operation that one survivor
+committed: the decision can only be to commit it, also when a restarted coordinator
+decides it anew.
 """
 
 from enum import Enum

@@ -1,8 +1,8 @@
 """A member's side of the membership protocol, without sockets or threads.
 
-It passes on the questions of its group and the messages of the coordinator. Messages
-about the renewal of the group (prepare, go, refused) go to `renewal`, in whose thread
-the connections are made. All methods run in the loop's thread.
+The client passes on the questions of its group and the messages of the coordinator.
+Messages about the renewal of the group (prepare, go, refused) go to `renewal`, in whose
+thread the connections are made. All methods run in the loop's thread.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Say = Callable[[str, dict[str, Any]], None]
 
 
 class MembershipClient:
-    """The membership of one member, as it knows it."""
+    """The membership of one member, as the member knows it."""
 
     def __init__(self, name: str, say: Say, renewal: Say) -> None:
         self.name = name

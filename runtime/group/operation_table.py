@@ -1,14 +1,17 @@
 """The operations of one member that are under way, and the frames for them.
 
-A frame goes to its operation. One that comes before the operation is called here waits
-(`unexpected_frames`); one that comes when it is over is dropped, and who asks what
-became of it is answered (`outcomes`).
+A frame goes to its operation. A frame that comes before the operation is called here
+waits (`unexpected_frames`); a frame that comes when the operation is over is dropped,
+and a member that asks for the outcome gets an answer (`outcomes`).
 """
 
 import hashlib
 import itertools
+import time
 from collections import deque
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
 
 from pcp.errors import PcpError, RuntimeFault, UsageError
 from pcp.runtime.collectives.agreement import ASK, VERDICT, many
@@ -26,7 +29,25 @@ from pcp.runtime.transport.incoming import Flow
 _REMEMBERED = 32
 
 
-class Speaker(Protocol):
+@dataclass(frozen=True)
+class AwaitedRanks:
+    """Whom a member waits for in a call; no rank, if all have come to it."""
+
+    ranks: tuple[int, ...]
+    seconds: float
+    """For how long it has been waiting."""
+
+    @classmethod
+    def by(cls, operations: Sequence[Operation]) -> Self | None:
+        """Whom the first of them waits for that waits for some; None without any."""
+        for operation in operations:
+            if missing := operation.missing:
+                since = operation.timing.posted
+                return cls(tuple(missing), time.monotonic() - since)
+        return cls((), 0.0) if operations else None
+
+
+class OperationGroup(Protocol):
     """The group that the operations are of."""
 
     rank: int
@@ -40,23 +61,23 @@ class Speaker(Protocol):
 class OperationTable:
     """See the module. All methods but `number` run in the loop's thread."""
 
-    def __init__(self, group: Speaker) -> None:
+    def __init__(self, group: OperationGroup) -> None:
         self._group = group
         self.operations: dict[Key, Operation] = {}
-        """Those that were posted and are not over, in that order."""
+        """The operations that were posted and are not over, in that order."""
         self.outcomes = Outcomes()
         self.unexpected = UnexpectedFrames()
         self.doubtful: dict[Key, Operation] = {}
-        """Those that wait for a decision of the arbiter."""
+        """The operations that wait for a decision of the arbiter."""
         self.failures: deque[tuple[str, PcpError]] = deque(maxlen=_REMEMBERED)
-        """The last ones that failed: their titles, and why."""
+        """The last operations that failed: their titles, and why."""
         self._early: set[int] = set()
         """Peers whose data arrives in memory of no operation."""
         self._drains: dict[int, memoryview] = {}
         self._turns: dict[int, itertools.count[int]] = {}
         """The numbers of each tag's operations."""
 
-    # Their beginning and their end.
+    # Beginning and end of operations.
 
     def number(self, operation: Operation, tag: str, turn: int | None) -> None:
         """Number an operation: `turn` of its tag, or the next one.
@@ -113,7 +134,7 @@ class OperationTable:
         return happened
 
     def _refuse(self, operation: Operation, error: PcpError) -> None:
-        # Among few nobody votes before this member has opened the operation.
+        # Among few members none votes before this one has opened the operation.
         for peer in operation.peers if many(operation.peers) else ():
             self._vote_against(peer, (operation.tag, operation.seq))
         operation.end(error)
@@ -123,7 +144,7 @@ class OperationTable:
         if operation.error is not None and not operation.pending.cancelled():
             self.failures.append((operation.title, again(operation.error)))
 
-    # Frames for them.
+    # Frames of operations.
 
     def room(self, rank: int, header: Header) -> memoryview:
         """Memory for data: an operation's own, if it is under way."""
@@ -180,7 +201,7 @@ class OperationTable:
                 operation.on_abort(*abort_reason(header, payload))
 
     def _answer(self, rank: int, key: Key) -> None:
-        """Tell a member that asks what became of an operation which is over here."""
+        """Tell a member that asks the outcome of an operation that is over here."""
         if self.concede(key):
             self._group.send(rank, Frame(Kind.DONE, *key, VERDICT))
         else:

@@ -1,8 +1,8 @@
-"""Outcomes: what became of a group's operations on this member, for those who ask.
+"""The outcomes of a group's operations on this member, for members that ask.
 
 The coordinator asks members when an operation is in doubt, and members ask each other
-when one of them died that would have passed votes on (`agreement`). An answer is given
-once and for all: who says that it has not voted for an operation never will.
+when one of them died that would have passed votes on (`agreement`). An answer is final:
+a member that answers that it has not voted for an operation never will.
 """
 
 import struct
@@ -22,18 +22,18 @@ Fault = TypeVar("Fault", bound=PcpError)
 _CALLED = struct.Struct(">QI")
 MOST_TAGS = 4096
 CALLED_BYTES = MOST_TAGS * _CALLED.size
-"""Bytes of a goodbye at most."""
+"""The most bytes of a BYE's payload."""
 
 
 def called_by(said: memoryview) -> dict[int, int]:
-    """The numbers by tag that a goodbye says; ProtocolError if it says nothing."""
+    """The numbers by tag in a BYE's payload, or ProtocolError."""
     if len(said) % _CALLED.size:
         raise ProtocolError("a goodbye with half a tag")
     return dict(_CALLED.iter_unpack(said))
 
 
 class Outcomes:
-    """Which operations were posted here, and which of these did not happen."""
+    """The operations that were posted here, and those of them that did not happen."""
 
     def __init__(self) -> None:
         self._next: dict[int, int] = {}
@@ -63,14 +63,14 @@ class Outcomes:
         return key in self._against
 
     def called(self) -> bytes:
-        """What a goodbye says: the tags that were used last, and their numbers."""
+        """The payload of a BYE: the tags that were used last, and their numbers."""
         last = list(self._next.items())[-MOST_TAGS:]
         return b"".join(_CALLED.pack(tag, due) for tag, due in last)
 
     def happened(self, key: Key) -> bool:
-        """Whether an operation that is not under way has happened; no: it never will.
+        """Whether an operation that is not under way has happened, or never will.
 
-        The caller sees to it that an operation which was not posted never is.
+        The caller makes sure that an operation which was not posted never is.
         """
         skipped = self._skipped.get(key[0], ())
         return (

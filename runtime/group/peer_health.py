@@ -1,9 +1,9 @@
 """Health of peers: round trips, clocks, bytes a second, lateness.
 
-With every heartbeat a member asks each peer for an echo, with its own time in
-it; the answer brings the peer's time, too. The peer's clock was read about half way
-between (D. Mills, RFC 5905): the quickest of the last echoes has the best estimate of
-the difference of the clocks.
+With every heartbeat a member asks each peer for an echo, with its own time in it; the
+answer has the peer's time, too. The peer read its clock about half way between (D.
+Mills, RFC 5905): the quickest of the last echoes gives the best estimate of the
+difference of the clocks.
 
 The lateness of a peer is measured by operations: how long after this member it opens
 them. `stragglers` puts all members' measurements together.
@@ -196,7 +196,7 @@ class Straggler:
 def stragglers(lateness: NDArray) -> list[Straggler]:
     """The members, the latest first; row r of `lateness` is measured by member r.
 
-    It is nan where a member has not measured another: among many each hears of few.
+    It is nan where a member has not measured another: among many each measures few.
     """
     columns = (column[~np.isnan(column)] for column in lateness.T)
     seen = [float(np.median(column)) if column.size else 0.0 for column in columns]

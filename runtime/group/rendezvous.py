@@ -17,7 +17,7 @@ from pcp.runtime.group.group import Group
 from pcp.runtime.group.group_endpoint import GroupEndpoint
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport.address import format_address
-from pcp.runtime.transport.blocking_io import BlockingConnection, Patience
+from pcp.runtime.transport.blocking_io import BlockingConnection, ReadLimits
 from pcp.runtime.transport.connect_warning import ConnectWarning
 from pcp.runtime.transport.frame import (
     MAX_TEXT,
@@ -215,7 +215,7 @@ def _register(
     with BlockingConnection(sock, address) as host:
         host.send(Frame(Kind.HELLO, payload=json_payload(hello)))
         try:
-            patience = Patience(deadline + _VERDICT_SECONDS)
+            patience = ReadLimits(deadline + _VERDICT_SECONDS)
             header, payload = host.answer(patience, MAX_TEXT)
         except Timeout as error:
             raise Timeout(f"{late}; rank 0 can tell who is missing") from error

@@ -23,7 +23,7 @@ from pcp.errors import PcpError, ProtocolError, RuntimeFault, UsageError
 from pcp.runtime.memory.buffer_pool import checked, octets
 from pcp.runtime.memory.dtypes import sent_dtype
 from pcp.runtime.transport import authentication
-from pcp.runtime.transport.blocking_io import BlockingConnection, Patience
+from pcp.runtime.transport.blocking_io import BlockingConnection, ReadLimits
 from pcp.runtime.transport.frame import (
     MAX_PAYLOAD,
     Frame,
@@ -45,23 +45,23 @@ _PING_SECONDS = 1.0
 _CLOSING_SECONDS = 5.0
 _MAX_READERS = 16
 _SETTLED_SECONDS = 2.0
-"""A reader has so long to begin."""
+"""The seconds within which a reader must begin."""
 _IDLE_BYTES = 1 << 20
-"""A second; who takes less may have to go for another."""
+"""Bytes a second; a slower reader may have to give its place to another."""
 
 
 class Snapshot:
     """The provider of an endpoint's snapshots, and a bound on its readers.
 
     When all places are taken, a reader that takes less than `_IDLE_BYTES` a second
-    gives its own to the next: whoever reads nothing keeps nobody out.
+    loses its place to the next one: an idle reader keeps no other out.
     """
 
     def __init__(self, provider: Provider) -> None:
         self.provider = provider
         self._lock = threading.Lock()
         self._readers: dict[BlockingConnection, list[float]] = {}
-        """When each began, and the bytes that it took since."""
+        """When each reader began, and the bytes that it has taken since."""
 
     @contextmanager
     def place(self, reader: BlockingConnection) -> Iterator[bool]:
@@ -133,7 +133,7 @@ def fetch_snapshot(
     quiet = math.inf if silence is None else _seconds(silence)
     if quiet <= 0:
         raise UsageError(f"silence={silence}: give a time above 0, or None")
-    patience = Patience(time.monotonic() + limit, quiet)
+    patience = ReadLimits(time.monotonic() + limit, quiet)
     wire = authentication.dial(
         address, min(limit, quiet), authentication.checked(key), tls
     )
@@ -196,7 +196,7 @@ def _stream(
             _tell(reader, Frame(Kind.DATA, offset=at, payload=segment))
             snapshot.took(reader, len(segment))
     _tell(reader, Frame(Kind.DONE))
-    reader.ended(Patience(time.monotonic() + _CLOSING_SECONDS))
+    reader.ended(ReadLimits(time.monotonic() + _CLOSING_SECONDS))
 
 
 def _provided(
@@ -244,7 +244,7 @@ def _allocate(index: dict[str, Any], max_bytes: int) -> dict[str, NDArray]:
 
 
 def _receive(
-    owner: BlockingConnection, patience: Patience, name: str, array: NDArray
+    owner: BlockingConnection, patience: ReadLimits, name: str, array: NDArray
 ) -> None:
     view, at = octets(array), 0
     while at < len(view):
@@ -258,7 +258,7 @@ def _receive(
         at += header.length
 
 
-def _finish(owner: BlockingConnection, patience: Patience) -> None:
+def _finish(owner: BlockingConnection, patience: ReadLimits) -> None:
     header = owner.header(patience)
     if header.kind is not Kind.DONE or header.length:
         raise ProtocolError(f"{owner.peer} did not end its snapshot")

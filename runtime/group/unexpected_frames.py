@@ -2,7 +2,7 @@
 
 A peer may be ahead by as many operations as may be under way, by the bytes of their
 OPEN frames, and by `AHEAD_BYTES` of data behind these; more is a ProtocolError. Each
-peer has bounds of its own, so that one cannot use up the room of another.
+peer has its own bounds, so that one cannot use up the room of another.
 """
 
 from collections import Counter

@@ -1,9 +1,9 @@
-"""Blocks of memory that are used again: private ones, and those that others can map.
+"""Blocks of memory that are used again, private or mapped by several processes.
 
 Fresh memory costs a page fault every 4 KiB, which for large arrays takes as long as
-moving the bytes. An arena keeps the blocks that come back, up to a limit. `PRIVATE`
-blocks are for scratch (`buffer_pool`), `shared_segment.SHARED` ones for arrays that
-members on one machine read of each other (`shared_scratch`, `shared_arrays`).
+moving the bytes. An arena keeps returned blocks, up to a limit. `PRIVATE` blocks are
+for scratch (`buffer_pool`), `shared_segment.SHARED` blocks for arrays that members of
+one machine read from each other (`shared_scratch`, `shared_arrays`).
 """
 
 import threading

@@ -12,7 +12,7 @@ from pcp.runtime.memory.arena import LIMIT, PRIVATE, Arena
 
 
 def octets(array: NDArray) -> memoryview:
-    """The bytes of a C-contiguous array, without a copy, whatever its dtype."""
+    """The bytes of a C-contiguous array of any dtype, without a copy."""
     return array.reshape(-1).view(np.uint8).data
 
 
@@ -26,7 +26,7 @@ def spans(given: NDArray | Sequence[NDArray] | None) -> list[tuple[int, int]]:
 
 
 def overlap(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
-    """Whether memory of one list of `spans` is in the other."""
+    """Whether two lists of `spans` have memory in common."""
     return any(a < d and c < b for a, b in some for c, d in others)
 
 
@@ -42,7 +42,7 @@ def checked(array: NDArray, what: str, *, writable: bool = False) -> NDArray:
         raise UsageError(f"{what} writes its result in place: the array is read-only")
     if isinstance(array, np.ma.MaskedArray):
         raise UsageError(f"{what} knows no masks; use array.filled(value)")
-    # Slices and sums of a matrix or a memmap would be of that class again.
+    # Slices and sums of a np.matrix or a np.memmap have that class again.
     return array if type(array) is np.ndarray else array.view(np.ndarray)
 
 
@@ -85,7 +85,7 @@ class BufferPool:
 
 
 def _back(arena: "weakref.ref[Arena[NDArray]]", raw: NDArray) -> None:
-    # By then the group may be closed, and the memory of its pool released.
+    # The group may be closed by now, and the memory of its pool released.
     if (kept := arena()) is not None:
         kept.drop(raw)
 

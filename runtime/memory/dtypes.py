@@ -1,7 +1,7 @@
-"""Element types by name, MLIR's and those that members send, as numpy's.
+"""The numpy types of element types by name: MLIR's, and those in descriptors.
 
 Types that numpy does not have come from the optional package `ml_dtypes`;
-without it, their bits are handled as unsigned integers of the same width.
+without it, their bits are unsigned integers of the same width.
 """
 
 from functools import cache
@@ -50,7 +50,7 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 def bits_dtype(name: str) -> np.dtype:
-    """A type numpy itself has, as wide as `name`'s, for moving bytes."""
+    """A type of numpy itself, as wide as `name`'s, for moving bytes."""
     if name in _ML_DTYPES:
         return np.dtype(_ML_DTYPES[name][1])
     return numpy_dtype(name)
@@ -59,7 +59,7 @@ def bits_dtype(name: str) -> np.dtype:
 def sent_dtype(name: object) -> np.dtype:
     """The numpy type of a name in a peer's descriptor; ProtocolError if it is none.
 
-    No name stands for an array of objects.
+    Arrays of objects have no such name.
     """
     try:
         found = np.dtype(name) if isinstance(name, str) else None

@@ -3,16 +3,16 @@
     gradient = shared_empty((1 << 24,), np.float32)
     total = comm.all_reduced(gradient)
 
-They are arrays like any other. The operands of a zero-copy reduce that lie in such
-memory are read by the other members without a copy, and its results lie there again.
-They belong to no group: an array can be used with any.
+A shared array is used like any other, and with any group. The other members read the
+operands of a zero-copy reduce in such memory without a copy, and the results lie there
+too.
 
 When no view of an array is left its memory is kept for the next array, up to a limit.
-A garbage collector may find that out at any point of any thread, so its callback takes
-no lock.
+The garbage collector may call the callback at any point of any thread, so the callback
+takes no lock.
 
-A process that is forked shares the arrays it inherits with its parent, as any shared
-memory; new ones are its own.
+A forked process shares the arrays that it inherits with its parent, as any shared
+memory; new arrays are its own.
 """
 
 import math
@@ -81,8 +81,8 @@ class SharedArrays:
     ) -> NDArray:
         """An array of this shape, uninitialised.
 
-        An ordinary one, which all calls take as well, if it is small, or if the system
-        has no such memory or no more of it.
+        A small array is an ordinary one, which all calls take too; so is any array
+        where the system has no shared memory, or no more of it.
         """
         return self.placed(shape, dtype)[0]
 
@@ -145,7 +145,7 @@ class PeerMappings:
         return all(peer in self._known for peer in peers)
 
     def keep(self, peer: int, live: set[int]) -> None:
-        """Forget the segments that a peer offers no more."""
+        """Forget the segments that a peer no longer offers."""
         known = self._known.get(peer, {})
         for number in known.keys() - live:
             del known[number]
@@ -171,7 +171,7 @@ class PeerMappings:
 
 
 def _lengths(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
-    # A tuple first: to ask for a protocol takes longer than all else here.
+    # A tuple first: an isinstance of a protocol takes longer than all else here.
     if not isinstance(shape, tuple) and isinstance(shape, SupportsIndex):
         return (operator.index(shape),)
     return tuple(map(operator.index, shape))

@@ -1,9 +1,10 @@
-"""Memory without a name that processes of one machine map together.
+"""Memory without a name that several processes of one machine map.
 
-Its owner creates it and offers it (`Segment.offer`); a process that can open the offer
-and finds the nonce there has the same memory, read-only as a rule. A segment is sealed
-against shrinking, so that no process can take mapped pages away from a reader, and it
-lives for as long as one process maps it: a reader keeps the bytes of a dead owner.
+The owner creates a segment and offers it (`Segment.offer`). A process that can open the
+offer and finds the nonce there maps the same memory, read-only as a rule. The segment
+is sealed against shrinking, so no process can take mapped pages away from a reader. The
+memory lives for as long as one process maps it: a reader keeps the bytes of a dead
+owner.
 """
 
 import errno
@@ -22,9 +23,9 @@ from numpy.typing import NDArray
 from pcp.runtime.memory.arena import Placement
 
 SMALLEST = 64 << 10
-"""Payloads below this are not worth memory, or a connection, of their own."""
+"""A smaller payload gets no memory, and no connection, of its own."""
 HEAD_BYTES = mmap.PAGESIZE
-"""The first page belongs to the nonce and the token."""
+"""The nonce and the token have the first page."""
 _NONCE_BYTES = 16
 _TOKEN = 8
 """In words of 8 bytes: on a cache line of its own."""
@@ -32,7 +33,7 @@ _SEALS = 0 if not hasattr(fcntl, "F_SEAL_SHRINK") else fcntl.F_SEAL_SHRINK
 _MADV_POPULATE_WRITE = 23
 """Linux 5.14; the mmap module has no name for it."""
 _UNTRACKED: dict[str, Any] = {} if sys.version_info < (3, 13) else {"trackfd": False}
-"""Older ones keep a descriptor of their own for every map."""
+"""Older versions of the module duplicate the descriptor for every map."""
 
 
 _NUMBERS = itertools.count()
@@ -150,7 +151,7 @@ SHARED = Placement(
     spare=4,
     most=24,
 )
-"""Shared segments. Each takes file descriptors, of its readers too."""
+"""The most shared segments: each takes file descriptors, in its readers too."""
 
 
 def address(array: NDArray) -> int:

@@ -27,8 +27,8 @@ _PLACE = re.compile(r"at offset (\d+) into (\d+)")
 def extent(view: Any) -> Extent:
     """The extent of a buffer view.
 
-    Exact where memory has an address here. On other devices allocations of one size
-    count as one: tensors that lie apart may seem to overlap, never the reverse.
+    The extent is exact where memory has an address here. On other devices allocations
+    of one size count as one: separate tensors may seem to overlap, never the reverse.
     """
     buffer, size = view.get_buffer(), view.byte_length
     if mappable(buffer):
@@ -67,6 +67,38 @@ def overlapping(extents: Sequence[Extent], taken: Iterable[Extent] = ()) -> list
         for i, (allocation, start, end) in enumerate(extents)
         if used[allocation].add(start, end)
     ]
+
+
+class Overlaps:
+    """Which results of a function overlap others or arguments, call by call.
+
+    What a straight function does is the same in each call (the manifest names these),
+    so a result of it that lay apart once lies apart always. The others are looked at
+    for some calls, since an extent may seem to overlap; then they count as overlapping.
+    """
+
+    CALLS = 4
+
+    def __init__(self, straight: bool) -> None:
+        self._straight = straight
+        self._known: dict[tuple[bool, ...], tuple[int, list[int]]] = {}
+        """By which arguments are kept: how often looked at, and what may overlap."""
+
+    def among(self, results: Sequence[Any], kept: Sequence[Any]) -> list[int]:
+        """The results' positions; `kept` has the view of each argument that lives on.
+
+        Both are buffer views; None stands for an argument that ends with the call.
+        """
+        arguments = tuple(view is None for view in kept)
+        calls, may = self._known.get(arguments, (0, [*range(len(results))]))
+        if calls >= self.CALLS or not may:
+            return may
+        taken = [extent(view) for view in kept if view is not None]
+        overlap = overlapping([extent(view) for view in results], taken)
+        if self._straight:
+            overlap = sorted({*overlap} & {*may})
+            self._known[arguments] = calls + 1, overlap
+        return overlap
 
 
 class _Ranges:

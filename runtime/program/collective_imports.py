@@ -1,10 +1,9 @@
-"""The module `pcp_rt`: a program's collectives, answered in the background.
+"""The module `pcp_rt`: a program's imports, whose collectives run in the background.
 
-An import gets its operands, a fence to wait for and a fence to signal (IREE's
-"coarse fences"). It answers at once with an unfilled result; a thread waits for
-the operands, the communicator does the exchange, and the second fence tells
-the program that the result is there. Computations of the program meanwhile
-overlap with the exchange.
+An import gets its operands, a fence to wait for and a fence to signal (IREE's "coarse
+fences"). It answers at once with an unfilled result; a thread waits for the operands,
+the communicator makes the exchange, and the second fence tells the program that the
+result is there. Computations of the program meanwhile overlap with the exchange.
 """
 
 import threading
@@ -333,7 +332,7 @@ class Imports:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self.delivery.shutdown(wait=True, cancel_futures=True)
         self._last.clear()
-        self._fault, self.groups = None, None  # a fault's frames hold arrays
+        self._fault, self.groups = None, None  # frames of a fault hold arrays
 
     def group(self, name: str, what: Collective) -> Communicator | None:
         """The communicator of an import; None where it needs no other member."""

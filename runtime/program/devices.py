@@ -50,7 +50,7 @@ _ALLOCATORS = {name: ["caching"] for name in ("local-sync", "local-task", "cuda"
 _FLAGS = {"cuda": ["--cuda_async_allocations=false"]}
 
 
-class Closes(Protocol):
+class DeviceContext(Protocol):
     """An object with a context of a device."""
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class Closes(Protocol):
 
 
 class Device:
-    """An open device. What IREE opened for it stays open until the process ends.
+    """An open device. IREE's objects for it stay open until the process ends.
 
     Without `caching` its allocator gives buffers back at once, and its statistics
     count those in use.
@@ -77,7 +77,7 @@ class Device:
             if flags := _FLAGS.get(self.driver):
                 rt.flags.parse_flags(*flags)
             self.instance, self.hal = _shared(uri) if caching else _opened(uri, None)
-            # Nothing of ours lies there any more: what the allocator kept goes, too.
+            # No array is left on the device: the allocator releases its cache, too.
             weakref.finalize(self, self.hal.allocator.trim).atexit = False
         except ConfigError:
             raise
@@ -231,15 +231,15 @@ def open_device(uri: str = "local-task") -> Device:
 
 @cache
 def _shared(uri: str) -> tuple[Any, Any]:
-    """What is opened once, with an allocator that keeps buffers."""
+    """The device that is opened once, with an allocator that keeps buffers."""
     return _opened(uri, _ALLOCATORS.get(uri.partition("://")[0]))
 
 
 def _opened(uri: str, allocators: Any) -> tuple[Any, Any]:
     """IREE's registry of types and device, which stay until the process ends.
 
-    What lies on a device must go before it does. But Python frees what refers to each
-    other, as an error with its frames does, in any order.
+    Arrays on a device must be released before it. But Python frees objects in a cycle,
+    such as an error with its frames, in any order.
     """
     driver = rt.get_driver(uri.partition("://")[0])
     # The call takes names; the wheel's stub has objects.
@@ -249,7 +249,7 @@ def _opened(uri: str, allocators: Any) -> tuple[Any, Any]:
 
 
 def available_drivers() -> dict[str, list[str]]:
-    """Devices by driver, for diagnostics; a driver that cannot start has none."""
+    """Devices by driver, for diagnostics; a driver that cannot start has no devices."""
     found: dict[str, list[str]] = {}
     for driver in rt.query_available_drivers():
         try:
@@ -286,7 +286,7 @@ def first_line(error: BaseException | None) -> str:
     return lines[0][:500]
 
 
-def close_at_exit(thing: Closes) -> None:
+def close_at_exit(thing: DeviceContext) -> None:
     """Close `thing` before the devices at exit, unless it is freed by then."""
     _contexts.add(thing)
 
@@ -304,7 +304,7 @@ def _shut_down() -> None:
 
 
 _arrays: "weakref.WeakSet[DeviceArray]" = weakref.WeakSet()
-_contexts: "weakref.WeakSet[Closes]" = weakref.WeakSet()
+_contexts: "weakref.WeakSet[DeviceContext]" = weakref.WeakSet()
 _devices: "weakref.WeakValueDictionary[str, Device]" = weakref.WeakValueDictionary()
 _devices_lock = threading.Lock()
 _kept: list[tuple[Any, Any]] = []

@@ -6,9 +6,9 @@ stream) and keyed by the seed. So an element's value follows from its place in t
 tensor, and a part of a tensor is drawn without the rest. Normals are Box-Muller on
 24-bit uniforms.
 
-Everything is integers, and additions, products, quotients and roots of IEEE 754, each
-rounded once: numpy's own `log` and `cos` differ between processors, so both are series
-in f64 here. `@init` of `pcp-expand-training` says the same in StableHLO.
+The arithmetic is integers, and additions, products, quotients and roots of IEEE 754,
+each rounded once: numpy's own `log` and `cos` differ between processors, so both are
+series in f64 here. `@init` of `pcp-expand-training` says the same in StableHLO.
 """
 
 import math
@@ -41,7 +41,7 @@ def first_values(
     whole: Sequence[int],
     start: Sequence[int],
 ) -> np.ndarray:
-    """How a tensor begins, as an array of MLIR's `dtype`.
+    """The first values of a tensor, as an array of MLIR's `dtype`.
 
     init: an initializer, as `normal(0.02)`. shape: of the part of a tensor of shape
     `whole` that lies at `start`. seed: any integer, of which 64 bits count. stream: a
@@ -58,6 +58,11 @@ def first_values(
         made[done : done + len(places)] = _as(_drawn(drawn, *words), dtype)
         done += len(places)
     return made.reshape(tuple(shape))
+
+
+def of_frozen(init: Init, matrix: np.ndarray) -> np.ndarray:
+    """What follows from a frozen matrix, in f64: its vectors' lengths."""
+    return np.linalg.norm(matrix.astype(np.float64), axis=init.dimension)
 
 
 def _drawn(init: Init, first: Words, second: Words) -> np.ndarray:
@@ -95,7 +100,7 @@ def _as(numbers: np.ndarray | np.float64, dtype: str) -> np.ndarray:
 def positions(
     shape: Sequence[int], whole: Sequence[int], start: Sequence[int]
 ) -> Iterator[Words]:
-    """The places of a part's elements in the whole tensor, modulo 2^32, in chunks.
+    """The positions of a part's elements in the whole tensor, modulo 2^32, in chunks.
 
     Row-major, of both.
     """

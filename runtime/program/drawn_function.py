@@ -1,4 +1,4 @@
-"""`@init` of a bundle that has it as data: first values, made on the host."""
+"""`@init` of a bundle that describes it as data: first values, drawn on the host."""
 
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -52,7 +52,7 @@ class DrawnFunction:
     def _of_parameters(
         self, made: dict[Any, Any], device_arrays: bool
     ) -> dict[Any, Any]:
-        """What `@inner_init` gives for these."""
+        """The results of `@inner_init` for these parameters."""
         function = self._program[INNER_INIT]
         needed = (made[key_of(t)] for t in function.signature.inputs)
         given = function(*needed, device_arrays=device_arrays)
@@ -61,7 +61,7 @@ class DrawnFunction:
         return {k: v for k, v in zip(keys, rows, strict=True) if k not in made}
 
     def release(self) -> None:
-        """Nothing of it lies on a device."""
+        """Nothing: the function has no arrays on a device."""
 
 
 def key_of(spec: TensorSpec) -> tuple[str, str]:

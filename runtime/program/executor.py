@@ -11,7 +11,7 @@ consumed by the call: its buffer may hold the result.
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from pcp.errors import (
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
 from pcp.runtime.program import host_functions, host_processor
-from pcp.runtime.program.aliasing import extent, overlapping
+from pcp.runtime.program.aliasing import Overlaps
 from pcp.runtime.program.collective_imports import Imports
 from pcp.runtime.program.devices import (
     Device,
@@ -66,7 +66,9 @@ MOST_NAMED = 8
 class BoundFunction:
     """One function of a loaded program; calling it runs it, or its parts in turn."""
 
-    def __init__(self, program: "Program", name: str, handle: Any) -> None:
+    def __init__(
+        self, program: "Program", name: str, handle: Any, straight: Collection[str]
+    ) -> None:
         self.name = name
         self.signature: Function = program.manifest.function(name)
         self._program = program
@@ -74,6 +76,8 @@ class BoundFunction:
         self._calls: list[tuple[Part, Any]] = handle
         inputs, results = len(self.signature.inputs), len(self.signature.results)
         self._returns = self.signature.returns or range(inputs, inputs + results)
+        self.donates = frozenset(self.signature.donates)
+        self.overlaps = Overlaps(all(part.name in straight for part, _ in handle))
 
     def __call__(self, *arguments: Any, device_arrays: bool = False) -> Any:
         """Run on the arguments; one result, or a tuple of them.
@@ -130,10 +134,11 @@ class Program:
             raise BundleError(
                 f"module {module!r} does not load on {device.uri}: {first_line(error)}"
             ) from error
+        straight = frozenset(bundle.manifest.modules[module].straight)
         self._functions: dict[str, BoundFunction | DrawnFunction] = {
             name: DrawnFunction(self, name, signature)
             if signature.first
-            else BoundFunction(self, name, _calls(code, name, signature))
+            else BoundFunction(self, name, _calls(code, name, signature), straight)
             for name, signature in self.manifest.functions.items()
         }
         close_at_exit(self)
@@ -208,9 +213,9 @@ class Program:
         if self._context is None:
             raise UsageError("the program is closed")
         if name == f"{self.manifest.entry}_grad" and name not in self._functions:
-            name = "grad"  # as `pcp-grad` alone would call it
+            name = "grad"  # the name that `pcp-grad` alone gives
         if name not in self._functions:
-            self.manifest.function(name)  # raises, naming the nearest
+            self.manifest.function(name)  # raises an error with the nearest name
         return self._functions[name]
 
     def to_device(self, array: NDArray, dtype: str | None = None) -> DeviceArray:
@@ -241,7 +246,7 @@ class Program:
         try:
             return self._results(function, arguments, keep)
         except BaseException as error:
-            let_go(error)  # its frames may outlive the device, which theirs may not
+            let_go(error)  # frames of the error may outlive the device
             raise
 
     def _results(
@@ -252,7 +257,7 @@ class Program:
         with self._lock:
             made = self._invoke(function, views, arguments)
             if keep:
-                made = self._apart(made, signature, arguments)
+                made = self._apart(made, function, arguments)
         arrays = [
             DeviceArray(self.device, view, spec.dtype)
             for view, spec in zip(made, signature.results, strict=True)
@@ -261,19 +266,17 @@ class Program:
         return values[0] if len(values) == 1 else values
 
     def _apart(
-        self, views: Sequence[Any], signature: Function, arguments: Sequence[Any]
+        self, views: Sequence[Any], function: BoundFunction, arguments: Sequence[Any]
     ) -> list[Any]:
         """The results, in memory apart from each other and from kept arguments."""
         kept = [
-            extent(a.view)
+            a.view if isinstance(a, DeviceArray) and i not in function.donates else None
             for i, a in enumerate(arguments)
-            if isinstance(a, DeviceArray) and i not in signature.donates
         ]
-        shared = set(overlapping([extent(view) for view in views], kept))
-        return [
-            self.device.duplicate(view, spec.dtype) if i in shared else view
-            for i, (view, spec) in enumerate(zip(views, signature.results, strict=True))
-        ]
+        apart, specs = list(views), function.signature.results
+        for i in function.overlaps.among(views, kept):
+            apart[i] = self.device.duplicate(views[i], specs[i].dtype)
+        return apart
 
     def _invoke(
         self, function: BoundFunction, views: list[Any], arguments: Sequence[Any]
@@ -314,7 +317,7 @@ class Program:
                 f"({named}{more}), not {len(arguments)}"
             )
         held = Counter(id(a) for a in arguments if isinstance(a, DeviceArray))
-        if any(held[id(arguments[i])] > 1 for i in function.signature.donates):
+        if any(held[id(arguments[i])] > 1 for i in function.donates):
             raise UsageError(f"{function.name}: a donated array is passed twice")
         return [
             self._view(function.name, index, spec, value)
@@ -322,25 +325,23 @@ class Program:
         ]
 
     def _view(self, function: str, index: int, spec: TensorSpec, value: Any) -> Any:
-        where = f"{function}: argument {index} ({spec.name})"
         if isinstance(value, DeviceArray):
-            given = f"{value.dtype}{list(value.shape)}"
-            fits = value.dtype == spec.dtype and value.shape == spec.shape
-            if value.device is not self.device:
-                raise UsageError(f"{where} lies on another device; copy it over")
+            here = value.device is self.device
+            if here and value.dtype == spec.dtype and value.shape == spec.shape:
+                return value.view
         else:
+            here = True
             if isinstance(value, bool | int | float | complex):
                 value = np.asarray(value, numpy_dtype(spec.dtype))
             value = np.asarray(value)
-            given = f"{value.dtype}{list(value.shape)}"
             types = (numpy_dtype(spec.dtype), bits_dtype(spec.dtype))
-            fits = value.dtype in types and value.shape == spec.shape
-        if not fits:
-            wanted = f"{spec.dtype}{list(spec.shape)}"
-            raise UsageError(f"{where} takes {wanted}, not {given}")
-        if isinstance(value, DeviceArray):
-            return value.view
-        return self.device.upload(value, spec.dtype)
+            if value.dtype in types and value.shape == spec.shape:
+                return self.device.upload(value, spec.dtype)
+        where = f"{function}: argument {index} ({spec.name})"
+        if not here:
+            raise UsageError(f"{where} lies on another device; copy it over")
+        given, wanted = (f"{a.dtype}{list(a.shape)}" for a in (value, spec))
+        raise UsageError(f"{where} takes {wanted}, not {given}")
 
     def _give_away(self, function: BoundFunction, arguments: Sequence[Any]) -> None:
         for index in function.signature.donates:

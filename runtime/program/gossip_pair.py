@@ -68,7 +68,7 @@ class Pair:
         theirs = self._group.recv_async(np.empty_like(array), self._partner, number)
 
         def add(other: NDArray) -> Pending:
-            # A sum of two is the same in both orders; the array must have left.
+            # A sum of two is the same in both orders; the array must have been sent.
             return chained(sent, lambda _: np.add(array, other, out=array))
 
         return chained(theirs, add)

@@ -1,8 +1,8 @@
-"""Host functions: what a program declares and calls, and its process binds.
+"""Host functions: declared and called by a program, bound by its process.
 
     program = Program.load("m.pcp", host={"scale": lambda x: 2 * x})
 
-A call hands copies of its tensors to the function as numpy arrays; what it returns has
+A call gives the function copies of its tensors as numpy arrays; the results must have
 the shapes and types that the program declares. Calls are made one at a time, in the
 program's order. A function that fails ends the program on every member of its group.
 """
@@ -26,7 +26,7 @@ from pcp.manifest import Collective
 from pcp.runtime.memory.dtypes import numpy_dtype
 
 HOST = "host"
-"""The kind of the import that a call of a host function is."""
+"""The kind of an import that calls a host function."""
 
 HostFunction = Callable[..., Any]
 Bindings = Mapping[str, HostFunction]
@@ -47,7 +47,7 @@ class Declaration:
 
     @classmethod
     def of(cls, what: Collective) -> Self:
-        """What an import of kind `HOST` says."""
+        """The declaration in an import of kind `HOST`."""
         said = what.attributes
         try:
             return cls(
@@ -81,7 +81,7 @@ def declared(imports: Iterable[Collective]) -> dict[str, Declaration]:
 
 
 def check_bound(called: Mapping[str, Declaration], bound: Bindings) -> None:
-    """`ConfigError` where a called function is bound to none."""
+    """`ConfigError` where a called function is not bound."""
     for name, declaration in called.items():
         if name not in bound:
             raise ConfigError(
@@ -96,7 +96,7 @@ def check_bound(called: Mapping[str, Declaration], bound: Bindings) -> None:
 
 
 def check_called(called: Mapping[str, Declaration], bound: Bindings) -> None:
-    """`ConfigError` for a binding of what no device's program calls."""
+    """`ConfigError` for a bound function that no device's program calls."""
     for name in bound:
         if name not in called:
             known = ", ".join(called) or "none"

@@ -1,4 +1,4 @@
-"""The processor of this machine, by a name that a compiler elsewhere knows.
+"""The target of this machine's processor, for a compiler on another machine.
 
 A shepherd compiles for a worker on another machine, so `cpu:host` would mean the
 shepherd's own processor there. For x86-64 the name is the highest level of the psABI
@@ -16,7 +16,7 @@ from pathlib import Path
 ANY = "cpu"
 """Code for every processor of the family."""
 ARM = "aarch64"
-"""The same of the other family."""
+"""The same for the other family."""
 
 #: Level -> what it adds, by Linux's names (pni is SSE3, abm has LZCNT).
 LEVELS: dict[str, frozenset[str]] = {

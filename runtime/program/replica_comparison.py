@@ -2,7 +2,7 @@
 
 Members exchange a digest of each tensor, 32 bytes with the place of their part; the
 values of a tensor are sent only where copies differ, for the size of the difference.
-All members get the same digests, so all come to the same verdict.
+All members get the same digests, so all reach the same verdict.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.param_sync import digest
 from pcp.runtime.communicator.replica_check import elected
 
-#: Tensors for which the error has the size of the difference, at most.
+#: The most tensors for which the error has the size of the difference.
 SHOWN = 4
 
 _WORD = 16
@@ -34,7 +34,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Apart:
+class CopyDifference:
     """The ranks with other bits of tensor `number` than rank `source`."""
 
     number: int
@@ -67,9 +67,9 @@ def check_copies(
 
 
 def difference(one: NDArray, other: NDArray) -> tuple[float, float]:
-    """The largest |a - b|, and in units in the last place; of integers 0 of these.
+    """The largest |a - b|, and in units in the last place, which are 0 for integers.
 
-    Not a number where only one of two is that.
+    NaN where only one of two numbers is NaN.
     """
     if one.dtype.kind in "biu":
         apart = one.astype(object) - other.astype(object)
@@ -97,7 +97,7 @@ def _ordered(array: NDArray) -> NDArray:
 
 
 def _row(copy: Copy) -> NDArray:
-    """The row of a copy: whether it is there, its place, and a digest of the bits."""
+    """The row of a copy: whether there is one, its place, and a digest of its bits."""
     if copy.array is None:
         return np.zeros(1 + 2 * _WORD, np.uint8)
     part = blake2b(repr(copy.part).encode(), digest_size=_WORD).digest()
@@ -105,7 +105,7 @@ def _row(copy: Copy) -> NDArray:
     return np.frombuffer(row, np.uint8)
 
 
-def _apart(rows: NDArray) -> Iterator[Apart]:
+def _apart(rows: NDArray) -> Iterator[CopyDifference]:
     """The ranks that differ from the elected copy, for each part that does."""
     for number in range(rows.shape[1]):
         parts: dict[bytes, list[int]] = {}
@@ -117,11 +117,11 @@ def _apart(rows: NDArray) -> Iterator[Apart]:
             source = ranks[elected([held[rank] for rank in ranks])]
             wrong = tuple(rank for rank in ranks if held[rank] != held[source])
             if wrong:
-                yield Apart(number, source, wrong)
+                yield CopyDifference(number, source, wrong)
 
 
 def _measured(
-    comm: Communicator, copies: Sequence[Copy], found: Sequence[Apart]
+    comm: Communicator, copies: Sequence[Copy], found: Sequence[CopyDifference]
 ) -> list[NDArray]:
     """(largest difference, units in the last place) by rank, of the first ones."""
     own = np.zeros((min(SHOWN, len(found)), 2))
@@ -141,7 +141,9 @@ def _measured(
     return [told[:, i] for i in range(len(own))]
 
 
-def _sentence(name: str, one: Apart, amounts: NDArray, members: Sequence[str]) -> str:
+def _sentence(
+    name: str, one: CopyDifference, amounts: NDArray, members: Sequence[str]
+) -> str:
     each = []
     for rank in one.ranks:
         most, units = amounts[rank]

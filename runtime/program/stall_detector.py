@@ -1,9 +1,9 @@
 """Stall detection: whether a program makes progress, or waits for itself.
 
-In a long computation as in a stall no operand comes. The difference is that a
+No operand comes during a long computation, nor during a stall. The difference is that a
 computation uses the processor, or an exchange is under way. A program on a device that
-computes without the processor counts as stalled; so does any program after `MOST`
-times the patience.
+computes without the processor counts as stalled; so does any program after `MOST` times
+the patience.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""The order of the members in a ring whose edges are not alike.
+"""The order of the members in a ring with edges of unequal cost.
 
 A pipelined ring is as fast as its slowest edge, so the order that is sought is a
 tour whose dearest edge is as cheap as can be, and of those the one whose edges

@@ -1,8 +1,8 @@
-"""The network among the members: rates of its edges, and the ring that suits them.
+"""The network of the members: the rates of its edges, and the ring that suits them.
 
-`link_probe` measures, `ring_order` solves, `topology_aware` lets a communicator do
-both. A `Topology` is the result: it can be printed (`text`), drawn (`pcp bench topology
---plot`), and kept in a file (`to_json`).
+`link_probe` measures the edges, `ring_order` finds the order, and `topology_aware` has
+a communicator's methods for both. A `Topology` is the result: it can be printed
+(`text`), drawn (`pcp bench topology --plot`), and kept in a file (`to_json`).
 """
 
 import os
@@ -63,7 +63,7 @@ class Topology:
 
     @property
     def size(self) -> int:
-        """How many members there are."""
+        """The number of members."""
         return len(self.profiles)
 
     def costs(self, nbytes: int = REFERENCE_BYTES) -> NDArray:

@@ -1,8 +1,8 @@
 """Authentication by a key that all members share.
 
 Before any other frame of a connection both ends prove that they have the key, with a
-fresh nonce of each, so that recorded frames cannot be played again. The dialler is the
-first: who has no key hears nothing by which one could be guessed.
+fresh nonce of each, so that recorded frames cannot be played again. The dialler proves
+first: a dialler without the key gets no bytes by which the key could be guessed.
 
     dialler                                       listener
     AUTH  nonce_c                         ──►
@@ -11,9 +11,9 @@ first: who has no key hears nothing by which one could be guessed.
                                           ◄──     PROOF HMAC(key, "listener", c, s, b)
 
 HMAC-SHA256 (RFC 2104). b is a digest of the listener's certificate where there is TLS:
-who passes the proofs of others on has another one, and speaks in nobody's name. The key
-decides which process may connect; it does not hide frames, nor protect them from
-changes on the way (`tls` does).
+a process that relays the proofs of others has another certificate, so its proofs fail.
+The key decides which process may connect; it neither hides frames nor protects them
+from changes on the way (`tls` does).
 """
 
 import hmac
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from pcp.errors import ConfigError, ProtocolError
 from pcp.runtime.transport import link
-from pcp.runtime.transport.blocking_io import BlockingConnection, Patience
+from pcp.runtime.transport.blocking_io import BlockingConnection, ReadLimits
 from pcp.runtime.transport.frame import MAX_TEXT, Frame, Kind, text
 from pcp.runtime.transport.peer_identity import MEMBERS
 
@@ -67,8 +67,8 @@ def dial(
 ) -> link.Wire:
     """`link.dial`, TLS over it, and proofs both ways when there is a key.
 
-    ProtocolError when the other side has another key, or a certificate that is not
-    good here, or of none of these `roles`, or none.
+    ProtocolError when the listener has another key, or no certificate that is valid
+    here and has one of these `roles`.
     """
     deadline = time.monotonic() + timeout
     sock: link.Wire = link.dial(address, timeout, near=near)
@@ -98,7 +98,7 @@ def _prove(sock: link.Wire, address: str, deadline: float, key: bytes) -> None:
 def _answer(
     peer: BlockingConnection, deadline: float, kind: Kind, length: int
 ) -> bytes:
-    header, payload = peer.answer(Patience(deadline), MAX_TEXT)
+    header, payload = peer.answer(ReadLimits(deadline), MAX_TEXT)
     if header.kind is Kind.REFUSE and kind is Kind.PROOF:
         raise ProtocolError(f"{peer.peer} refuses our proof: {text(payload)}")
     if header.kind is not kind or len(payload) != length:
@@ -109,7 +109,7 @@ def _answer(
 
 
 def binding(wire: object) -> bytes:
-    """What proofs over this wire are bound to: b"" where it is not encrypted."""
+    """The digest to which proofs over this wire are bound; b"" without TLS."""
     return getattr(wire, "binding", b"")
 
 

@@ -32,7 +32,7 @@ SEND_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Patience:
+class ReadLimits:
     """How long a reader waits: a deadline (monotonic), and seconds without a byte."""
 
     deadline: float
@@ -93,7 +93,7 @@ class BlockingConnection:
 
     # Receiving, by one thread at a time.
 
-    def receive(self, patience: Patience, limit: int) -> tuple[Header, memoryview]:
+    def receive(self, patience: ReadLimits, limit: int) -> tuple[Header, memoryview]:
         """The next frame, whose payload may have `limit` bytes."""
         header = self.header(patience)
         if header.length > limit:
@@ -104,46 +104,46 @@ class BlockingConnection:
         self.payload(patience, header, payload)
         return header, payload
 
-    def answer(self, patience: Patience, limit: int) -> tuple[Header, memoryview]:
+    def answer(self, patience: ReadLimits, limit: int) -> tuple[Header, memoryview]:
         """The first frame of a peer; a peer that closes before may not speak pcp."""
         try:
             return self.receive(patience, limit)
         except PeerLost as error:
             raise unanswered(error) from error
 
-    def header(self, patience: Patience) -> Header:
+    def header(self, patience: ReadLimits) -> Header:
         """The next frame's header."""
         room = memoryview(bytearray(HEADER_BYTES))
         self._fill(room, patience, None)
         return unpack_header(room)
 
-    def payload(self, patience: Patience, header: Header, room: memoryview) -> None:
+    def payload(self, patience: ReadLimits, header: Header, room: memoryview) -> None:
         """A frame's payload into `room`, verified."""
         self._fill(room, patience, time.monotonic())
         if header.length:
             verify_payload(header, room)
 
-    def ended(self, patience: Patience) -> None:
+    def ended(self, patience: ReadLimits) -> None:
         """Wait until the peer closes its end, or sends a byte."""
         with os_errors(self.peer, "closing"):
             self._receive_into(memoryview(bytearray(1)), patience.until(None))
 
     # Admission.
 
-    def admit(self, patience: Patience) -> None:
+    def admit(self, patience: ReadLimits) -> None:
         """Wait until the dialler has passed the gate, if there is one.
 
-        NotAdmitted when it does not; a refusal has told it why.
+        NotAdmitted when it does not; a refusal has told the peer why.
         """
         while self._gate is not None and not self._gate.open:
             self.prove(self._gate, self.header(patience), patience)
 
-    def check(self, header: Header, patience: Patience) -> None:
+    def check(self, header: Header, patience: ReadLimits) -> None:
         """NotAdmitted for proofs that come when the gate has long been passed."""
         if header.kind in (Kind.AUTH, Kind.PROOF) and self._gate is not None:
             self.prove(self._gate, header, patience)
 
-    def prove(self, gate: Admission, header: Header, patience: Patience) -> None:
+    def prove(self, gate: Admission, header: Header, patience: ReadLimits) -> None:
         """Check and answer a frame of a dialler's proof."""
         room = memoryview(bytearray())
         try:
@@ -177,7 +177,9 @@ class BlockingConnection:
 
     # Inside.
 
-    def _fill(self, view: memoryview, patience: Patience, began: float | None) -> None:
+    def _fill(
+        self, view: memoryview, patience: ReadLimits, began: float | None
+    ) -> None:
         """Fill `view`; `began` is when its frame began, None before its first byte."""
         done = 0
         while done < len(view):

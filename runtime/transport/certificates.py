@@ -20,17 +20,17 @@ from pcp.runtime.transport.peer_identity import ISSUER, ROLES, PeerIdentity
 
 _ISSUER_DAYS = 3650
 _SKEW = timedelta(minutes=5)
-"""Of two machines' clocks."""
+"""How far two machines' clocks may differ."""
 
 
 def own() -> tuple[bytes, bytes]:
-    """A certificate that says nothing, and its key (PEM), of this process alone."""
+    """A self-signed certificate without names, and its key (PEM), for this process."""
     key = library().ed25519.Ed25519PrivateKey.generate()
     return _pem(_certificate("pcp", key.public_key(), key, None, 3650)), _key_pem(key)
 
 
 def new_identity(path: Path) -> str:
-    """Make an identity's file; its id. ConfigError where the file is there."""
+    """Make an identity's file; returns its id. ConfigError if the file exists."""
     key = library().ed25519.Ed25519PrivateKey.generate()
     _write_private(path, _key_pem(key))
     return identity_of(key.public_key())
@@ -43,7 +43,7 @@ def identity_of(public_key: Any) -> str:
 
 
 def load_identity(path: Path) -> Any:
-    """The private key in a file; ConfigError for one that others may read, or none."""
+    """The private key in a file; ConfigError if others may read it, or for no key."""
     of = library()
     try:
         key = of.serialization.load_pem_private_key(read_private(path), None)
@@ -67,7 +67,7 @@ def new_issuer(path: Path, namespace: str) -> Path:
 def issue(
     issuer: Path, identity: Path, role: str, days: float
 ) -> tuple[bytes, PeerIdentity]:
-    """A certificate (PEM) for an identity in a role, and what it says."""
+    """A certificate (PEM) for an identity in a role, and its fields."""
     if role not in ROLES:
         raise ConfigError(f"{role!r} is no role; there are {', '.join(ROLES)}")
     of, signer = library(), load_identity(issuer)
@@ -86,13 +86,13 @@ def issue(
 
 
 def read_private(path: Path, least: int = 0) -> bytes:
-    """A secret's file; ConfigError where others may read it, or it is too short."""
+    """A secret in a file; ConfigError if others may read it, or it is too short."""
     try:
         stat = path.stat()
         mode, content = stat.st_mode, path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    # A mounted secret may be another user's, and its group's to read: then we are that.
+    # A mounted secret may belong to another user, and be readable by this one's group.
     mine = 0o077 if os.name == "posix" and stat.st_uid == os.geteuid() else 0o007
     if os.name == "posix" and mode & mine:
         raise ConfigError(
@@ -142,7 +142,7 @@ def _certificate(
 
 
 def _usage(x509: Any) -> Any:
-    """Of a key that signs certificates, and nothing else."""
+    """The usage of a key that only signs certificates."""
     no = dict.fromkeys(
         (
             "digital_signature", "content_commitment", "key_encipherment",
@@ -197,7 +197,7 @@ class _Library:
         self.ed25519: Any = ed25519
         self.InvalidSignature: Any = InvalidSignature
         self.unreadable = (ValueError, TypeError, UnsupportedAlgorithm, InternalError)
-        """Errors that reading a key or a certificate ends in which is none."""
+        """Errors of reading bytes that are no key or no certificate."""
 
 
 def library() -> _Library:

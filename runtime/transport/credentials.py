@@ -2,7 +2,7 @@
 
     everything = Protection(key=b"...", tls=Tls("member.pem", "member.key", "ca.pem"))
 
-`authentication` says what the key does, `tls` what the certificate does.
+The key is checked in `authentication`, the certificate in `tls`.
 """
 
 from collections.abc import Collection
@@ -40,7 +40,7 @@ class Protection:
     ) -> Wire:
         """A connected wire to a listener with the same protection, in such a role.
 
-        ProtocolError when one end refuses the other, and why.
+        ProtocolError, with the reason, when one end refuses the other.
         """
         key = authentication.checked(self.key)
         return authentication.dial(address, timeout, key, self.tls, roles=roles)

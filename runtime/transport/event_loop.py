@@ -107,7 +107,7 @@ class Loop:
 
     @property
     def suspended(self) -> bool:
-        """Whether this process was just suspended: silence then proves nothing."""
+        """Whether this process was just suspended: a peer's silence proves nothing."""
         return self._suspension.listening
 
     @property
@@ -218,7 +218,7 @@ class Loop:
             while not self._closing:
                 self._turn()
         finally:
-            # These sockets have no loop any more; the wake-up pair is last.
+            # These sockets have no loop any more; the pair for wake-ups is last.
             for key in list(self._selector.get_map().values()):
                 cast(socket.socket, key.fileobj).close()
             self._selector.close()

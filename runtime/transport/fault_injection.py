@@ -1,8 +1,7 @@
-"""Faults on demand: frames dropped, delayed or damaged, members that crash, and
-slow networks to peers.
+"""Fault injection: lost, delayed or damaged frames, crashed members, slow networks.
 
-Tests and drills give a plan to an endpoint or a communicator; the plan counts
-what it did, so that a test can tell a survived fault from one that was never injected.
+Tests and drills give a plan to an endpoint or a communicator; the plan counts its
+faults, so that a test can tell a survived fault from one that was never injected.
 """
 
 import os

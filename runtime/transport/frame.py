@@ -108,7 +108,7 @@ class Frame:
     checksum: int | None = None
     """The checksum to claim instead of the payload's own: for fault injection."""
     urgent: bool = False
-    """Whether it does not wait for the end of the loop's turn, however small."""
+    """Whether the frame is sent before the end of the loop's turn, however small."""
 
 
 @dataclass(slots=True)
@@ -126,14 +126,14 @@ class Header:
     flags: int = 0
 
 
-class Unread(NamedTuple):
+class PartialFrame(NamedTuple):
     """A DATA frame that the compiled loop has received in part."""
 
     move: int
     header: bytes
     start: int
     at: int
-    """The elements it begins at, and goes on at."""
+    """The first element of the frame, and of the part that is missing."""
     fill: int
     """Bytes received behind `at`."""
     left: int
@@ -178,7 +178,7 @@ def pack_header(
 
 
 def data_prefix(epoch: int, tag: int, seq: int, *, unchecked: bool) -> bytes:
-    """What all headers of an operation's bulk DATA frames begin with."""
+    """The common first bytes of the headers of an operation's bulk DATA frames."""
     flags = UNCHECKED if unchecked else TRAILED
     return _PREFIX.pack(MAGIC, VERSION, Kind.DATA, flags, epoch, tag, seq)
 

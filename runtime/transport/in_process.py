@@ -1,8 +1,8 @@
 """Frames between two loops of one process: the same contract, no sockets.
 
-Used by tests and by small worlds on one machine. Payloads are copied from the
-sender's memory straight into the memory the receiver chose, and checksummed on
-the way, so that everything above behaves as it does over TCP.
+Used by tests and by small worlds on one machine. Payloads are copied from the sender's
+memory into the memory that the receiver chose, and checksummed on the way, so that all
+code above behaves as over TCP.
 """
 
 import threading
@@ -139,5 +139,5 @@ def pair(
 
 
 def join(first: InProcessLink, second: InProcessLink) -> None:
-    """Connect two ends; what they sent before is lost."""
+    """Connect two ends; frames that they sent before are lost."""
     first._peer, second._peer = second, first

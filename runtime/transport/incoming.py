@@ -1,8 +1,8 @@
 """The frame that a link is reading: header, payload, and the checksum behind it.
 
 A payload goes into the memory that the sink chose. Where the sink gives a `Flow`
-instead, it takes the bytes piece by piece as they come, while they are in the cache;
-they count only when the whole frame is delivered, after its checksum.
+instead, the flow takes the bytes piece by piece as they come, while they are in the
+cache; they count only when the whole frame is delivered, after its checksum.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from pcp.runtime.transport.frame import (
     TRAILER_BYTES,
     UNCHECKED,
     Header,
-    Unread,
+    PartialFrame,
     compare,
     unpack_header,
     unpack_trailer,
@@ -54,12 +54,12 @@ class Flow(Protocol):
         ...
 
 
-class Incoming:
+class IncomingFrame:
     """The state of one link's reading.
 
     `place` is the sink's, `deliver` gets whole, verified frames; both are called from
-    `took`. `epoch` is demanded of every header, `unchecked` data only where it is
-    agreed.
+    `took`. Every header must have `epoch`; `unchecked` data is only taken where both
+    ends agreed.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class Incoming:
 
     @property
     def between(self) -> bool:
-        """Whether no byte of a frame is here that is not delivered."""
+        """Whether no part of an undelivered frame is here."""
         return self._view is self._raw and not self._fill
 
-    def adopt(self, unread: Unread, flow: Flow) -> None:
+    def adopt(self, unread: PartialFrame, flow: Flow) -> None:
         """Go on with a frame that the compiled loop has received in part."""
         header = self._header = unpack_header(unread.header)
         self._hash = None if header.flags == UNCHECKED else unread.total

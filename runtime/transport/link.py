@@ -4,8 +4,8 @@ A `Link` moves frames to one peer, in order, without blocking; a `Sink`
 receives frames. Both live in their loop's thread. Carriers: `tcp.TcpLink`
 and `in_process.InProcessLink`.
 
-This file is also the only place that turns the operating system's errors into
-ours: above it there are `PeerLost`, `Timeout`, `ProtocolError`, no OSError.
+Only this file translates the operating system's errors: code above it gets `PeerLost`,
+`Timeout` and `ProtocolError`, no OSError.
 """
 
 import errno
@@ -132,7 +132,7 @@ class Link(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Stamped on every frame, and demanded of every frame."""
+        """The epoch in the header of every frame, both ways."""
         ...
 
     @epoch.setter
@@ -163,7 +163,7 @@ class Link(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether the connection is still there, if only to say goodbye."""
+        """Whether the connection is open, if only for the BYE."""
         ...
 
     def send(self, frame: Frame) -> None:
@@ -339,7 +339,7 @@ def within_machine(sock: Wire) -> bool:
 
 
 def round_trip(sock: Wire) -> float:
-    """Seconds to the peer and back as the kernel measured; 0.0 if it does not say."""
+    """The kernel's round trip time in seconds; 0.0 where it gives none."""
     if not hasattr(socket, "TCP_INFO"):
         return 0.0
     try:
@@ -368,10 +368,10 @@ def endures_loss(sock: Wire) -> bool:
 def _reach_far(sock: socket.socket) -> None:
     """Allow more bytes in flight than the system's limit, and few queued behind them.
 
-    BBR where the system has it: it does not take every loss for a full queue.
-    A payload in the kernel has chosen its connection, however slow that is; so
-    only the bytes that the window takes at once are handed over. A buffer that is set
-    is never adjusted again: it is set only if it then is larger than it could grow.
+    BBR where the system has it, since it does not count every loss as a full queue. A
+    payload in the kernel has chosen its connection, however slow that is; so only the
+    bytes that the window takes at once are handed over. A buffer that is set is never
+    adjusted again: it is set only if it then is larger than it could grow.
     """
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         unsent = socket.TCP_NOTSENT_LOWAT

@@ -1,4 +1,4 @@
-"""Listening sockets, attended to by a loop."""
+"""A listener: sockets on which a loop accepts connections."""
 
 import logging
 import socket
@@ -20,7 +20,7 @@ class Listener:
     """Listening sockets; calls `arrived(socket, peer)` in the loop's thread."""
 
     def __init__(self, address: str, near: bool = False) -> None:
-        """Listens at once; ConfigError where the address cannot be had.
+        """Listens at once; ConfigError where the address is not available.
 
         `near`: also on the Unix socket of the same address (`unix_socket`).
         """

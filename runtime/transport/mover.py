@@ -1,7 +1,7 @@
-"""Which loops move bulk data: the compiled ones, or those in Python.
+"""The loops that move bulk data: compiled ones, or those in Python.
 
-`_mover` is built where a C compiler was there when pcp was installed. Both move the
-same bytes; the compiled loops do it without the interpreter's lock.
+`_mover` is built where a C compiler was available when pcp was installed. Both kinds
+move the same bytes; the compiled loops move them without the interpreter's lock.
 """
 
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ except ImportError:
 
 _INTERFACE = 2
 stale = _mover is not None and getattr(_mover, "INTERFACE", 1) != _INTERFACE
-"""Whether compiled loops of another version of pcp are here, which are not used."""
+"""Whether the installed compiled loops are of another version, and not used."""
 compiled: ModuleType | None = None if stale else _mover
 """The compiled loops; None where those in Python are used."""
 BULK_BYTES = 32 << 10
 """Payloads of data from this size on go through these loops."""
 _PAST_CACHE_BYTES = 4 << 20
 BLOCKED, CLOSED, FAILED = 1, 2, 3
-"""Why a compiled loop came back, besides that it is done."""
+"""The reasons for which a compiled loop comes back before it is done."""
 
 
 def hasher(loops: ModuleType | None) -> "xxhash.xxh3_64":

@@ -29,7 +29,7 @@ _GATHER_VIEWS = 32
 """One system call sends frames until one of these is reached."""
 
 
-class Outgoing:
+class OutgoingFrame:
     """A frame in the queue of a link; `views` are its bytes for the next call."""
 
     __slots__ = (
@@ -73,7 +73,7 @@ class Outgoing:
         sent: int,
         hashed: int,
         total: Any,
-    ) -> "Outgoing":
+    ) -> "OutgoingFrame":
         """A DATA frame that the compiled loop has sent in part; `total` is its hash."""
         out = cls(frame, epoch, unchecked=unchecked)
         out._flags = UNCHECKED if unchecked else TRAILED
@@ -167,7 +167,9 @@ class Outgoing:
         self.frame.on_sent = None
 
 
-def gathered(queue: Iterable[Outgoing], loops: ModuleType | None) -> list[memoryview]:
+def gathered(
+    queue: Iterable[OutgoingFrame], loops: ModuleType | None
+) -> list[memoryview]:
     """The bytes for one system call: a few frames, not too many bytes.
 
     Bulk frames that the compiled loops send are none of these.

@@ -1,17 +1,17 @@
-"""The identity of a peer, as its certificate says: a role in a run, and an id.
+"""The identity of a peer in its certificate: a role in a run, and an id.
 
 An authority that `pcp keys issuer` made has the run's namespace in its name, and signs
 certificates for identities, each with a URI: `pcp://NAMESPACE/ROLE/ID`. Where a member
-trusts such an authority, a peer is heard only with a certificate of the namespace, in
-a role that may do what it wants to:
+trusts such an authority, it admits a peer only with a certificate of the namespace, in
+a role with the right to its messages:
 
     shepherd   is obeyed by workers; may do what all others may
     worker     trains: exchanges with members, and says hello to a shepherd
     operator   gives orders, and reads
     reader     asks for the status of a run
 
-The ids of a list of revoked ones are refused, from the moment when they are in it.
-With another authority certificates have no roles, and are not looked at.
+Ids in the list of revoked ones are refused, as soon as they are in it. Certificates of
+another kind of authority have no roles, and no role is checked.
 """
 
 import re
@@ -41,7 +41,7 @@ class PeerIdentity:
 
     @property
     def uri(self) -> str:
-        """As a certificate has it."""
+        """The identity as the URI in a certificate."""
         return f"pcp://{quote(self.namespace, safe='')}/{self.role}/{self.id}"
 
 
@@ -67,7 +67,7 @@ def of_certificate(certificate: Mapping[str, Any] | None) -> PeerIdentity | None
 
 
 def namespace_of(authorities: Collection[Mapping[str, Any]]) -> str | None:
-    """The namespace whose identities these authorities sign; None: of none."""
+    """The namespace whose identities these authorities sign, or None."""
     for authority in authorities:
         name = dict(pair for part in authority.get("subject", ()) for pair in part)
         if name.get("organizationName") == ISSUER:
@@ -91,8 +91,8 @@ def check(
         raise Untrusted(f"its certificate is for the role {peer.role}, not {wanted}")
 
 
-class Revoked:
-    """The ids in a file, one a line; what is added counts at once."""
+class RevocationList:
+    """The ids in a file, one a line; a new line counts at once."""
 
     def __init__(self, path: str | Path | None) -> None:
         self._path = None if path is None else Path(path)
@@ -100,7 +100,7 @@ class Revoked:
         self._ids: frozenset[str] = frozenset()
 
     def ids(self) -> frozenset[str]:
-        """Those of now; ConfigError where the list cannot be read."""
+        """The present ids; ConfigError where the list cannot be read."""
         if self._path is None:
             return self._ids
         try:

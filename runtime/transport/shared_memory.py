@@ -1,4 +1,4 @@
-"""Bulk data between processes of one machine: through memory, not the kernel.
+"""Bulk data between processes of one machine through shared memory.
 
 A `SharedLink` wraps the TCP link of two such members. Every frame still goes
 over the connection, in order; but a large payload is copied into a slot of
@@ -11,11 +11,11 @@ copies it out and grants the slot back:
     payload into a slot   ──SHARED slot, length─────►   payload out of the slot
                           ◄──GRANT slot────────────
 
-Until slots are granted payloads travel as DATA. A peer that cannot map the
-memory (another machine behind the same address, another user, no /proc) grants
-no slot, and all payloads go on as DATA. The memory has no name: it goes when
-the two processes do, however they end. It is sealed against shrinking, so that
-no peer can take mapped pages away from the reader.
+Until slots are granted payloads travel as DATA. A peer that cannot map the memory
+(another machine behind the same address, another user, no /proc) grants no slot, and
+all payloads stay DATA. The memory has no name: it is freed when both processes have
+ended, in whatever way. It is sealed against shrinking, so that no peer can take mapped
+pages away from the reader.
 """
 
 import os
@@ -81,7 +81,7 @@ class SharedLink:
         self._moved = [0, 0]
         tcp.sink = self
 
-    # What the connection knows.
+    # Facts of the connection.
 
     @property
     def label(self) -> str:
@@ -285,8 +285,8 @@ class SharedLink:
         self._moved[1] += length
         self._tcp.send(Frame(Kind.GRANT, step=slot))
         self.sink.deliver(self, data, room)
-        # A free slot is worth a wake-up: waiting for the end of the turn would let the
-        # two ends work by turns.
+        # A free slot is sent at once: at the end of the turn the two ends would work by
+        # turns.
         self._tcp.flush()
 
 

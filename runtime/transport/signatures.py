@@ -1,12 +1,12 @@
-"""The signer of a file, and whether this process trusts it.
+"""Signers of files, and the trust of a process in them.
 
     signer = Signer(Path("builder.identity"))
     signed = bundle.signed(signer.sign(signing.BUNDLE, bundle.digest))
     Trust(ids={signer.id}).check(signing.BUNDLE, bundle.digest, signed.signatures, "x")
 
-Trusted are identities by their ids (`pcp worker --trust ID`); where none is named and
-the run has identities, whoever its issuer certified for the role `shepherd`, for as
-long as the certificate holds and the identity is not revoked.
+A process trusts identities by their ids (`pcp worker --trust ID`). Without ids, in a
+run with identities, it trusts the identities that the run's issuer certified for the
+role `shepherd`, while the certificate is valid and the identity is not revoked.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,7 +20,7 @@ from pcp.runtime.transport import certificates
 from pcp.runtime.transport.link import Untrusted
 from pcp.runtime.transport.peer_identity import (
     PeerIdentity,
-    Revoked,
+    RevocationList,
     check,
     of_uri,
 )
@@ -28,14 +28,14 @@ from pcp.runtime.transport.tls import Tls
 from pcp.signing import BUNDLE, Signature, statement
 
 SIGNERS = ("shepherd",)
-"""The roles whose certificates make a bundle one that a worker runs."""
+"""The roles of signers whose bundles a worker runs."""
 
 
 class Signer:
-    """An identity that signs; with its certificate, if it has one in a role."""
+    """An identity that signs, with its certificate if it has one in a role."""
 
     def __init__(self, identity: Path, certificate: Path | None = None) -> None:
-        """ConfigError for files that are none, or not of one key."""
+        """ConfigError for files of another kind, or of two keys."""
         self._key = certificates.load_identity(identity)
         public = self._key.public_key()
         self._public = public.public_bytes_raw().hex()
@@ -57,7 +57,7 @@ class Signer:
 
 
 def own_signer(tls: Tls | None) -> Signer | None:
-    """What the identity of our own certificate signs with; None: it is no identity."""
+    """The signer of this process's own certificate; None: it is of no identity."""
     if tls is None or tls.namespace is None:
         return None
     return Signer(Path(tls.key), Path(tls.cert))
@@ -86,34 +86,34 @@ def signer_of(kind: str, digest: str, signature: Signature) -> str:
 
 @dataclass(frozen=True)
 class Trust:
-    """Whose signatures count here: identities by id, or else an issuer's shepherds."""
+    """The signers whose signatures count: ids, or else an issuer's shepherds."""
 
     ids: frozenset[str] = frozenset()
     issuer: Path | None = None
     """The certificate (PEM) of an issuer of identities."""
     namespace: str = ""
-    """Whose identities that issuer signs."""
-    revoked: Revoked = field(default_factory=lambda: Revoked(None))
+    """The namespace of the identities that the issuer signs."""
+    revoked: RevocationList = field(default_factory=lambda: RevocationList(None))
 
     @classmethod
     def of(cls, ids: Collection[str], tls: Tls | None) -> "Trust":
-        """What a process trusts with such flags and certificates."""
+        """The trust of a process by its flags and certificates."""
         if tls is None or tls.namespace is None:
             return cls(frozenset(ids))
-        revoked = Revoked(tls.revoked)
+        revoked = RevocationList(tls.revoked)
         return cls(frozenset(ids), Path(tls.ca), tls.namespace, revoked)
 
     @property
     def asks(self) -> bool:
-        """Whether anything must be signed at all."""
+        """Whether a signature is needed at all."""
         return bool(self.ids) or self.issuer is not None
 
     def check(
         self, kind: str, digest: str, signatures: Sequence[Signature], source: str
     ) -> str:
-        """The id of the trusted signer; "" where nothing needs one.
+        """The id of the trusted signer; "" where no signature is needed.
 
-        `BundleError` for what nobody trusted has signed, or has a wrong signature.
+        `BundleError` without a trusted signature, or for a wrong one.
         """
         if not self.asks:
             return ""
@@ -151,11 +151,11 @@ class Trust:
 
 
 ANYBODY = Trust()
-"""Nothing has to be signed."""
+"""The trust of a process that needs no signatures."""
 
 
 def certified(signature: Signature, issuer: Path) -> PeerIdentity:
-    """What the certificate of a signature says, which is good now.
+    """The identity in the certificate of a signature, if it is valid now.
 
     `Untrusted` for one that the issuer did not sign, that has expired, or is of
     another key.

@@ -1,4 +1,4 @@
-"""How many streams of a link are used: more, for as long as more are faster.
+"""The stream controller: more streams of a link for as long as more are faster.
 
 The number of streams that fill a network follows from its rate, and from the windows,
 which the system sizes. So a link begins with the number that fills the rate assumed in
@@ -19,7 +19,7 @@ _PAUSE_SECONDS = 15.0
 
 
 class StreamController:
-    """Of `most` streams the first `used` are to be used; `first` to begin with."""
+    """The first `used` of `most` streams are in use; `first` at the beginning."""
 
     def __init__(
         self, first: int, most: int, clock: Callable[[], float] = time.monotonic
@@ -27,7 +27,7 @@ class StreamController:
         self.used = min(first, most)
         self._most = most
         self.now = clock
-        """The time, for `acknowledged`."""
+        """The clock of `acknowledged`."""
         self._since: float | None = None
         self._waited = 0.0
         self._bytes = 0
@@ -49,7 +49,7 @@ class StreamController:
             self._since = None
 
     def acknowledged(self, count: int, sent: float) -> None:
-        """Count `count` bytes that the peer has taken, sent at that time (`now`)."""
+        """Count `count` bytes, sent at that time (`now`), that the peer has taken."""
         self._fastest = min(self._fastest, self.now() - sent)
         if self._since is None:
             return

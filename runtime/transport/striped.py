@@ -42,7 +42,7 @@ from pcp.runtime.transport.tcp import TcpLink
 WINDOW_BYTES = 32 << 20
 """2.5 Gbit/s at a round trip of 100 ms."""
 AHEAD_BYTES = 1 << 20
-"""Bytes queued on one stream: they have chosen it, however slow it is."""
+"""The most bytes queued on one stream, which they cannot leave any more."""
 _FILLED = 1e9 / 8
 """The rate that the streams of a link fill to begin with, bytes per second."""
 MAX_STREAMS = 16
@@ -85,7 +85,7 @@ def with_reserve(streams: int) -> int:
 class StripedLink:
     """A link over the `streams`, at least two; see `link.Link`.
 
-    Besides the first, `used` of them are used to begin with; all if it is None.
+    Besides the first stream, `used` of them are used at the beginning; None: all.
     """
 
     def __init__(
@@ -188,8 +188,8 @@ class StripedLink:
     def close(self, *, flush: float = 0.0) -> None:
         """Send queued frames but data over the first stream, then end all streams.
 
-        The other streams outlive the first: a peer must not see one end before it
-        has read the farewell.
+        The other streams outlive the first: a peer must not see one end before it has
+        read the BYE.
         """
         queue, self._queue = self._queue, deque()
         for frame in queue:

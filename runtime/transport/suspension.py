@@ -1,8 +1,8 @@
 """Suspend detection: a loop that was suspended reads before it judges its peers.
 
-A process that was frozen, or a machine that slept, wakes with the frames of its peers
-unread in its sockets, and may look at the clock before it has read them. By that clock
-alone a peer seems silent, or late, that was not.
+A process that was frozen, or a machine that slept, wakes with unread frames of its
+peers in its sockets, and may look at the clock before it has read them. By the clock
+alone a live peer then seems silent, or late.
 """
 
 import math

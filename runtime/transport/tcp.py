@@ -15,8 +15,8 @@ from typing import Any
 from pcp.errors import PeerLost, RuntimeFault
 from pcp.runtime.transport import mover
 from pcp.runtime.transport.event_loop import Loop
-from pcp.runtime.transport.frame import Frame, Header, Kind, Unread, text_payload
-from pcp.runtime.transport.incoming import Flow, Incoming
+from pcp.runtime.transport.frame import Frame, Header, Kind, PartialFrame, text_payload
+from pcp.runtime.transport.incoming import Flow, IncomingFrame
 from pcp.runtime.transport.link import (
     FAR_SECONDS,
     Borrower,
@@ -26,10 +26,10 @@ from pcp.runtime.transport.link import (
     translate,
     within_machine,
 )
-from pcp.runtime.transport.outgoing import Outgoing, gathered
+from pcp.runtime.transport.outgoing import OutgoingFrame, gathered
 
 _WASTE = memoryview(bytearray(256 << 10))
-"""Room for bytes that are thrown away, in as few calls as possible."""
+"""The size of the buffer for dropped bytes, for few calls."""
 _TURN_BYTES = 4 << 20
 """At most this much is read from one peer before the others get a turn."""
 _ALL_BYTES = 64 << 20
@@ -47,11 +47,11 @@ class TcpLink:
     ) -> None:
         self.label = label
         self.flow: Callable[[Header], Flow | None] | None = None
-        """The receivers of data that is worked on as it comes, where there are any."""
+        """The receivers of data that is processed as it comes, if any."""
         self.borrower: Borrower | None = None
         """The loop that has the socket, except within frames of the link."""
         self._loops = mover.compiled if isinstance(sock, socket.socket) else None
-        self._incoming = Incoming(label, self._place, self._deliver, self._loops)
+        self._incoming = IncomingFrame(label, self._place, self._deliver, self._loops)
         self.epoch = epoch
         self.sink = sink
         self.last_heard = self.last_sent = time.monotonic()
@@ -59,7 +59,7 @@ class TcpLink:
         self._loop = loop
         self._sock = sock
         self._buffered = getattr(sock, "buffered", None)
-        self._queue: deque[Outgoing] = deque()
+        self._queue: deque[OutgoingFrame] = deque()
         self._ahead = memoryview(bytearray())
         self._events = 0
         self._open = True
@@ -100,7 +100,7 @@ class TcpLink:
         if not self._open or self._leaving or self._mute is not None:
             return
         link = self._incoming
-        self._queue.append(Outgoing(frame, link.epoch, unchecked=link.unchecked))
+        self._queue.append(OutgoingFrame(frame, link.epoch, unchecked=link.unchecked))
         if frame.urgent or len(frame.payload) >= _AT_ONCE:
             if len(self._queue) == 1 or self._corked:
                 self._corked = False
@@ -121,7 +121,7 @@ class TcpLink:
 
     def recall(self, tag: int, seq: int) -> None:
         """Drop an operation's queued frames; finish a started one from a copy."""
-        kept: deque[Outgoing] = deque()
+        kept: deque[OutgoingFrame] = deque()
         for out in self._queue:
             frame = out.frame
             if frame.kind is not Kind.DATA or (frame.tag, frame.seq) != (tag, seq):
@@ -214,11 +214,11 @@ class TcpLink:
     def take_back(
         self,
         head: bytes,
-        unread: Unread | None,
+        unread: PartialFrame | None,
         flow: Flow | None,
-        unsent: Outgoing | None,
+        unsent: OutgoingFrame | None,
     ) -> None:
-        """Have the socket again, and the frames that the borrower has moved in part."""
+        """Take the socket back, with the frames that the borrower has moved in part."""
         self.borrower = None
         if not self._open:
             return
@@ -266,7 +266,7 @@ class TcpLink:
 
     def _writable(self) -> None:
         if self.borrower is not None and self.borrower.midway(self):
-            return  # it says when its frame is sent
+            return  # the borrower reports when its frame is sent
         if self._writing:  # called from an `on_sent`: the loop below goes on
             return
         self._writing = True
@@ -352,7 +352,7 @@ class TcpLink:
             budget -= count
             announced = self._buffered is None and self._mute is None
             if not more and announced and budget <= _TURN_BYTES:
-                return  # the kernel has no more, and says so when it has
+                return  # the kernel has no more bytes, and reports new ones
 
     def _receive(self, budget: int) -> tuple[int, bool]:
         """Receive once: how many bytes, and whether there may be more of them."""

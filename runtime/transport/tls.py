@@ -3,11 +3,11 @@
     tls = Tls(cert="member.pem", key="member.key", ca="group-ca.pem")
     Communicator.connect(address, rank=0, world_size=4, tls=tls)
 
-A process with a certificate that the group's own authority signed is a member; members
-are dialled by addresses that change, so no name in a certificate is one of a host. With
-an authority of identities it has a role, which is checked (`peer_identity`). With
-`KeyTls` no certificate says who a member is, but the key does (`authentication`): the
-proofs are bound to the listener's certificate, which it made for itself.
+A process with a certificate that the group's own authority signed is a member. Members
+are dialled by addresses that change, so no certificate has the name of a host. With an
+authority of identities a member has a role, which is checked (`peer_identity`). With
+`KeyTls` the key proves who is a member (`authentication`), and the proofs are bound to
+the listener's self-signed certificate.
 
 A listener admits a dialler by one byte once its certificate is verified, so that a
 dialler learns of a refusal, and why, before it sends a frame.
@@ -34,14 +34,14 @@ from pcp.runtime.transport.link import Untrusted, os_errors
 from pcp.runtime.transport.peer_identity import (
     MEMBERS,
     PeerIdentity,
-    Revoked,
+    RevocationList,
     check,
     namespace_of,
     of_certificate,
 )
 
 Trust = Callable[[PeerIdentity | None], None]
-"""Raises `Untrusted` for a peer that may not be here."""
+"""Raises `Untrusted` for a peer that may not connect."""
 
 _RECORD = 16 << 10
 """Bytes that one call encrypts: the limit of a TLS record."""
@@ -84,7 +84,7 @@ class Tls:
     def serve(
         self, sock: socket.socket, roles: Collection[str] = MEMBERS
     ) -> "TlsSocket":
-        """The listener's end over an accepted socket; the first reads shake hands.
+        """The listener's end of an accepted socket; its first reads make the handshake.
 
         Identities are admitted in one of these roles.
         """
@@ -119,11 +119,11 @@ class Tls:
         return wrapped
 
     def is_revoked(self, peer: PeerIdentity | None) -> bool:
-        """Whether a peer that was let in is one no longer."""
+        """Whether the identity of an admitted peer is revoked."""
         return peer is not None and peer.id in self._revoked.ids()
 
     def _trust(self, roles: Collection[str]) -> Trust:
-        """What is asked of a peer behind its certificate's signature."""
+        """The check of a peer after that of its certificate's signature."""
         namespace = self.namespace
         if namespace is None:
             return lambda peer: None
@@ -131,16 +131,16 @@ class Tls:
 
     @cached_property
     def namespace(self) -> str | None:
-        """Of the identities that the authority signs; None: it signs none."""
+        """The namespace of the identities that the authority signs, or None."""
         return namespace_of(self._dialling.get_ca_certs())
 
     @cached_property
-    def _revoked(self) -> Revoked:
-        return Revoked(self.revoked)
+    def _revoked(self) -> RevocationList:
+        return RevocationList(self.revoked)
 
     @cached_property
     def _binding(self) -> bytes:
-        """Of our own certificate, for proofs over the connections that we listen to."""
+        """The digest of this process's certificate, for proofs as a listener."""
         try:
             text = Path(self.cert).read_text(encoding="ascii")
             end = "-----END CERTIFICATE-----"
@@ -152,7 +152,7 @@ class Tls:
     @cached_property
     def _listening(self) -> ssl.SSLContext:
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
-        context.num_tickets = 0  # connections are made once an epoch: nothing to resume
+        context.num_tickets = 0  # one connection an epoch: no session to resume
         return context
 
     @cached_property
@@ -169,7 +169,7 @@ class Tls:
         except (OSError, ValueError) as error:
             raise ConfigError(f"tls: no authority in ca={self.ca}: {error}") from error
         try:
-            # A password would be asked for on the terminal.
+            # Without this OpenSSL would ask for a password on the terminal.
             context.load_cert_chain(self.cert, self.key, password="")
         except (OSError, ValueError) as error:
             raise ConfigError(
@@ -181,10 +181,10 @@ class Tls:
 
 @dataclass(frozen=True)
 class KeyTls(Tls):
-    """TLS for members with a key and no certificates: all is encrypted.
+    """TLS for members with a key and no certificates: all frames are encrypted.
 
-    Use it with a `key` alone: its proofs are what is trusted. The listener's
-    certificate is one that this process made for itself, which takes `cryptography`.
+    Use it only with a `key`, whose proofs are the trust. The listener's certificate is
+    self-signed, made by this process with the package `cryptography`.
     """
 
     cert: str | Path = ""
@@ -233,9 +233,9 @@ class TlsSocket:
     """The part of a socket's interface that links and handshakes use."""
 
     binding = b""
-    """A digest of the listener's certificate, once hands are shaken."""
+    """A digest of the listener's certificate, after the handshake."""
     identity: PeerIdentity | None = None
-    """Of the peer, if its certificate has one, once hands are shaken."""
+    """The identity in the peer's certificate, if any, after the handshake."""
 
     def __init__(
         self,
@@ -295,7 +295,7 @@ class TlsSocket:
     # Receiving.
 
     def recv_into(self, room: memoryview) -> int:
-        """As a socket's; 0 at the end. Shakes hands first."""
+        """As a socket's; 0 at the end. Makes the handshake first."""
         until = None if not self._timeout else time.monotonic() + self._timeout
         while not self._ended:
             try:
@@ -359,7 +359,7 @@ class TlsSocket:
         return size > 0 and self._scratch[:size] == MAGIC[:size]
 
     def _refuse_plain(self) -> None:
-        """Send a member without TLS a plain refusal."""
+        """Send a plain refusal to a member without TLS."""
         refusal = Frame(Kind.REFUSE, payload=_PLAIN)
         self._left = memoryview(pack_header(refusal, 0) + _PLAIN)
         assert len(self._left) == HEADER_BYTES + len(_PLAIN)
@@ -420,7 +420,7 @@ class TlsSocket:
         try:
             self._tls.unwrap()
         except ssl.SSLError:
-            pass  # OpenSSL waits for the peer's farewell, which may never come
+            pass  # OpenSSL waits for the peer's close alert, which may never come
         self._push()
         self._sock.shutdown(how)
 

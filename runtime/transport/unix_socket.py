@@ -5,8 +5,8 @@ in the kernel's abstract name space: it is in no folder, ends with its process, 
 visible in one network name space. Its frames and handshakes are those of a TCP
 connection, without its layers in between.
 
-A dialler tries the Unix socket of an address first. Only processes of one user connect
-like that: any user can take a name, but not an address of the network.
+A dialler tries the Unix socket of an address first. Only processes of the same user
+connect over it: any user can take a name, but not an address of the network.
 """
 
 import os

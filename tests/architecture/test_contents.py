@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from helpers.repository.sources import texts
+from helpers.repository.sources import listed, texts
 
 FORBIDDEN = re.compile(
     r"(?<![\w./])/(?:work|home/\w+|root|Users/\w+|tmp)/[\w.]"  # someone's folders
@@ -25,6 +25,20 @@ def test_no_file_names_a_machine():
         if name not in EXEMPT:
             assert findings(text) == [], name
     assert seen > 100
+
+
+ROOT_ENTRIES = frozenset(
+    ".ci .dockerignore .gitignore CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE "
+    "Makefile README.md autodiff benchmarks compiler containers dialect docs engines "
+    "examples frontends lit_tests mkdocs.yml passes pcp pyproject.toml runtime serving "
+    "src tests tools training typings".split()
+)
+
+
+def test_nothing_was_left_in_the_root():
+    """What a compiler or a cache left there by chance is no part of the repository."""
+    tracked = {name.split("/")[0] for name in listed()}
+    assert tracked == ROOT_ENTRIES
 
 
 @pytest.mark.parametrize("folder", ["work", "home", "tmp"])

@@ -1,5 +1,6 @@
 """What a run shows: lines, a table, a picture, and W&B."""
 
+import doctest
 import io
 import re
 import struct
@@ -13,8 +14,9 @@ from helpers.oracles.round_metrics import record
 from helpers.worlds.training_runs import experiment
 
 from pcp.errors import MissingPackage
+from pcp.training.observe import dashboard as dashboard_module
 from pcp.training.observe.dashboard import Dashboard, PlainLog, sparkline
-from pcp.training.observe.metrics import Fanout
+from pcp.training.observe.metrics import ObserverFanout
 from pcp.training.observe.plot import plot_losses
 from pcp.training.observe.tensorboard import TensorBoard
 from pcp.training.observe.wandb import WandbRun
@@ -46,6 +48,10 @@ def test_plain_lines_say_what_matters():
     assert "  1 worker  " in lines[2]
 
 
+def test_the_examples() -> None:
+    assert doctest.testmod(dashboard_module).failed == 0
+
+
 def test_the_table_shows_the_newest_state():
     from rich.console import Console
 
@@ -53,16 +59,17 @@ def test_the_table_shows_the_newest_state():
     dashboard = Dashboard(10, console)
     try:
         for number in range(1, 4):
-            dashboard.round(record(number, 5.0 - number))
+            dashboard.round(replace(record(number, 5.0 - number), seconds=3.0))
         dashboard.validation(3, 2.25, 11)
-        dashboard.status(STATUS)
+        dashboard.status(STATUS | {"saving": True})
         dashboard.log("worker 0 connected")
     finally:
         dashboard.close()
     text = io.StringIO()
-    Console(file=text, width=100).print(dashboard.picture())
+    Console(file=text, width=160).print(dashboard.picture())
     for words in ("round 3/10", "validation loss 2.2500", "local-task", "connected"):
         assert words in text.getvalue()
+    assert "about 21 s left  saving a checkpoint" in text.getvalue()
 
 
 def test_the_table_shows_the_newest_round_in_colour_too():
@@ -125,7 +132,7 @@ def test_wandb_gets_rounds_and_never_the_key(tmp_path, monkeypatch):
     fake = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)
     exp = experiment(tmp_path, wandb_api_key="secret", wandb_run_name="mine")
-    run = Fanout([WandbRun(exp, "secret", "run_1")])
+    run = ObserverFanout([WandbRun(exp, "secret", "run_1")])
     run.round(record(1, 3.0))
     run.validation(1, 2.0, 5)
     run.close()
@@ -155,7 +162,7 @@ def _events(folder) -> list[tuple[int, str, float]]:
 
 def test_tensorboard_reads_rounds_and_validations(tmp_path):
     pytest.importorskip("tensorboardX")
-    run = Fanout([TensorBoard(tmp_path, 0)])
+    run = ObserverFanout([TensorBoard(tmp_path, 0)])
     for number in (1, 2):
         run.round(record(number, 4.0 - number))
     run.validation(2, 1.5, 5)

@@ -6,7 +6,7 @@ import pytest
 from helpers.models.bigram_numpy import bundle
 from helpers.worlds.training_runs import experiment
 
-from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.metrics import NullObserver
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.run_folder import RunFolder
 
@@ -15,7 +15,7 @@ from pcp.training.storage.run_folder import RunFolder
 def test_a_shepherd_takes_a_host(tmp_path, host):
     exp = experiment(tmp_path)
     folder = RunFolder.create(exp, datetime.now())
-    shepherd = Shepherd(exp, folder, lambda _: bundle(), Quiet(), host=host)
+    shepherd = Shepherd(exp, folder, lambda _: bundle(), NullObserver(), host=host)
     try:
         assert shepherd.port
         assert shepherd.endpoint.address.startswith(f"{host}:")

@@ -36,10 +36,10 @@ from pcp.tools.support.protection import (
 from pcp.tools.support.signals import at_once, on_signals
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.completion import Outcome
-from pcp.training.observe.callbacks import Callbacks, Calls
+from pcp.training.observe.callbacks import CallbackObserver, Callbacks
 from pcp.training.observe.dashboard import Dashboard, PlainLog
 from pcp.training.observe.journal import Journal
-from pcp.training.observe.metrics import Fanout, MetricsFile, Observer, read
+from pcp.training.observe.metrics import MetricsFile, Observer, ObserverFanout, read
 from pcp.training.observe.orders import Desk
 from pcp.training.observe.past_run import write_report
 from pcp.training.observe.prometheus import Prometheus
@@ -259,7 +259,7 @@ def watched(
     folder: RunFolder,
     callbacks: Sequence[Callbacks] = (),
     **screen: Any,
-) -> Iterator[Fanout]:
+) -> Iterator[ObserverFanout]:
     """What surrounds a run's shepherd: who watches (`watch`), and a good end.
 
     A signal says what is left of the run; no compiler outlives the block, and no
@@ -284,7 +284,7 @@ def watch(
     web: tuple[str, int] | None = None,
     protected: Protection = OPEN,
     insecure: bool = False,
-) -> Fanout:
+) -> ObserverFanout:
     """All observers of a run: screen, web page, metrics file, W&B, callbacks.
 
     And TensorBoard where tensorboardX is installed.
@@ -311,7 +311,7 @@ def watch(
         observers.append(Dashboard(rounds, Console()))
     else:
         observers.append(PlainLog(rounds, say))
-    fanout = Fanout([*observers, *map(Calls, callbacks)])
+    fanout = ObserverFanout([*observers, *map(CallbackObserver, callbacks)])
     for shown in page[:1]:
         fanout.log(f"web page {shown.url}")
     if absent:

@@ -15,7 +15,7 @@ from pcp.tools.support.lines import say, to_json
 from pcp.tools.support.protection import add_protection_flags, protection
 from pcp.training.storage import ledger
 from pcp.training.storage.control_file import CONTROL_FILE, read_control
-from pcp.training.storage.run_folder import RunFolder
+from pcp.training.storage.run_folder import WORKER_LOG, RunFolder
 from pcp.training.wire.channel import OPEN, connect
 from pcp.training.wire.messages import (
     Heartbeat,
@@ -109,10 +109,14 @@ def _ended(flags: Namespace) -> dict[str, Any] | None:
     progress = ledger.replayed(records).progress
     rounds = progress.settings["outer_loop_steps"] if progress.settings else None
     if not progress.ended:
+        trained = (
+            folder.path / WORKER_LOG
+        ).exists()  # by `pcp train`, all on a machine
+        command = "pcp train" if trained else "pcp shepherd --config"
         raise PeerLost(
             f"no shepherd leads {folder.path} any more; it has "
             f"{counted(progress.committed, 'round')} of {rounds or 'unknown many'}, "
-            f"and goes on with: pcp shepherd --config {folder.experiment} --resume "
+            f"and goes on with: {command} {folder.experiment} --resume "
             f"--run {folder.path}"
         )
     commits = [record for record in records if record["kind"] == "commit"]

@@ -17,7 +17,8 @@ from pcp.tools.launchers import kubernetes
 from pcp.tools.launchers.plan import LaunchPlan
 from pcp.tools.support.command import Parser
 
-TEXTS = ("image", "claim", "memory", "cpus")
+IMAGES = {f"{part}_image": part for part in ("shepherd", "worker")}
+TEXTS = (*IMAGES, "claim", "memory", "cpus")
 """Flags that are values of the chart, beside `workers`."""
 WORKERS = 918_273_645
 """Stands for their number while the manifests are made."""
@@ -47,6 +48,7 @@ def chart(plan: LaunchPlan, flags: Namespace) -> dict[str, str]:
     except ImportError as error:
         raise MissingPackage(f"a chart needs PyYAML: {install('launch')}") from error
     values = {name: getattr(flags, name) for name in TEXTS} | {"workers": plan.workers}
+    values |= {name: kubernetes.image(part, flags) for name, part in IMAGES.items()}
     about = {"apiVersion": "v2", "name": plan.name, "type": "application"}
     about |= {"version": "0.1.0", "description": "A training run of pcp"}
     notes = kubernetes.first_steps(plan, _named(flags))
@@ -75,7 +77,8 @@ def _schema() -> dict[str, Any]:
 def _named(flags: Namespace) -> Namespace:
     """The flags with marks where a chart has values."""
     marks = {name: f"PCP-VALUE-{name}" for name in TEXTS}
-    return Namespace(**vars(flags) | marks | {"namespace": "PCP-NAMESPACE"})
+    given = {"namespace": "PCP-NAMESPACE", "image": None}
+    return Namespace(**vars(flags) | marks | given)
 
 
 def _opened(text: str) -> str:

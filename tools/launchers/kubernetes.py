@@ -38,7 +38,10 @@ def flags(parser: Parser) -> None:
     """Its flags."""
     group = parser.add_argument_group("kubernetes")
     add = group.add_argument
-    add("--image", default="pcp:latest", help="an image that has pcp; pcp:latest")
+    for part in ("shepherd", "worker"):
+        said = f"its image; default pcp-{part}:latest, of containers/{part}.Dockerfile"
+        add(f"--{part}-image", default=f"pcp-{part}:latest", metavar="IMAGE", help=said)
+    add("--image", help="one image for both")
     add("--claim", default="pcp", help="a ReadWriteMany volume claim; default pcp")
     add("--namespace", default="default", help="default: default")
     add("--memory", default="4Gi", help="of each worker; default 4Gi")
@@ -60,6 +63,11 @@ def text(plan: LaunchPlan, flags: Namespace) -> str:
     head = [f"# {line}" for line in first_steps(plan, flags)]
     body = yaml.safe_dump_all(manifests(plan, flags), sort_keys=False)
     return "\n".join(head) + "\n" + body
+
+
+def image(part: str, flags: Namespace) -> str:
+    """The image of the shepherd, or of a worker."""
+    return flags.image or getattr(flags, f"{part}_image")
 
 
 def first_steps(plan: LaunchPlan, flags: Namespace) -> list[str]:
@@ -204,7 +212,7 @@ def _container(
     secret = {"name": "protection", "mountPath": PROTECTION, "readOnly": True}
     return {
         "name": name,
-        "image": flags.image,
+        "image": image(name, flags),
         "command": ["pcp"],
         "args": arguments,
         "volumeMounts": [

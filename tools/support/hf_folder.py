@@ -10,7 +10,7 @@ import numpy as np
 from pcp import strict_json
 from pcp.errors import ConfigError
 from pcp.training.storage import safetensors_io
-from pcp.training.storage.safetensors_io import Kind, Streamed
+from pcp.training.storage.safetensors_io import Kind, StreamedFile
 
 if TYPE_CHECKING:
     from pcp.frontends.huggingface.exported import Exported
@@ -24,7 +24,7 @@ def write_weights(exported: "Exported", path: Path) -> None:
 
     Tensors are read and written one after the other.
     """
-    with Streamed(path, {n: Kind(*k) for n, k in exported.kinds().items()}) as file:
+    with StreamedFile(path, {n: Kind(*k) for n, k in exported.kinds().items()}) as file:
         for name, array in exported.values():
             file.put(name, array)
 

@@ -1,11 +1,11 @@
-"""How the data of an experiment are read: its key `data`."""
+"""The options of reading an experiment's data: its key `data`."""
 
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 FREE = {"mask_path", "tokenizer_path", "readers", "ahead"}
-"""Keys that may change when a run is resumed: the digest covers what files hold."""
+"""Keys that may change when a run is resumed: the digest covers the data themselves."""
 
 
 class DataOptions(BaseModel):

@@ -21,14 +21,14 @@ from pcp.training.config.data_options import FREE, DataOptions
 BUILTIN = "builtin:"
 HUGGING_FACE = "huggingface:"
 SECRETS = {"wandb_api_key"}
-"""Keys that are not kept on the disk, and not sent to workers."""
+"""Keys that are neither kept on the disk nor sent to workers."""
 _USUAL_DATA = DataOptions.model_validate({})
 
 BROUGHT = ".frozen.safetensors"
-"""How the file ends that `pcp export` puts beside a model."""
+"""The suffix of the file that `pcp export` writes beside a model."""
 
-# The keys that decide which samples are drawn in which order, and what one
-# optimizer step means: a run can only be resumed with the same ones.
+# The keys that decide which samples are drawn in which order, and what an optimizer
+# step is: a run is only resumed with the same values.
 FROZEN_KEYS = (
     "tokenizer",
     "sampling",
@@ -378,29 +378,29 @@ class Experiment(BaseModel):
 
     @property
     def data_options(self) -> DataOptions:
-        """How the data are read, by default or as was said."""
+        """The options of reading the data, with their defaults."""
         return self.data or _USUAL_DATA
 
     @property
     def inner_steps(self) -> int:
-        """All inner steps of one worker: what a learning rate schedule spans."""
+        """All inner steps of one worker, which a learning rate schedule spans."""
         return self.tau * self.outer_loop_steps
 
     @property
     def brought_path(self) -> str | None:
-        """The file of what the model brings and no seed makes, if there is one."""
+        """The file of the values that come with the model, if there is one."""
         brought = Path(self.model_path).with_suffix(BROUGHT)
         return self.frozen_weights or (str(brought) if brought.exists() else None)
 
     @property
     def first_values(self) -> bool:
-        """Whether the state before the first round is not made from the seed alone."""
+        """Whether the first state needs values besides the seed."""
         return bool(self.initial_weights or self.brought_path)
 
     def frozen(self) -> dict[str, Any]:
-        """The values that must stay as they are when a run is resumed.
+        """The settings that must be the same when a run is resumed.
 
-        Of optimizers their kinds, which decide what state there is.
+        Optimizers count by their kind, which decides the tensors of the state.
         """
         kinds = [g for g in self.parameter_groups if "optimizer" in g]
         return {key: getattr(self, key) for key in FROZEN_KEYS} | {

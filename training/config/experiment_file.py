@@ -27,13 +27,13 @@ def load(
 ) -> Experiment:
     """Read an experiment file, with its paths made absolute.
 
-    `changes` replace keys of the file; a key with a dot is one inside another.
-    Keys that are `given` stand as if the file said them.
+    `changes` replace keys of the file; a dot separates the keys of nested objects. Keys
+    that are `given` count as keys of the file.
     """
     path = Path(path)
     raw = outside.read_object(path, "the experiment") | dict(given)
     if changes:
-        parse(raw, source=str(path))  # what is wrong in the file is the file's
+        parse(raw, source=str(path))  # an error of the file names the file
         for key, value in changes.items():
             _change(raw, key.split("."), value)
     source = f"{path} with --set" if changes else str(path)
@@ -46,7 +46,7 @@ def given(values: Mapping[str, object]) -> Experiment:
 
 
 def _change(raw: dict[str, Any], keys: list[str], value: object) -> None:
-    """Set a key, of an object inside where there are several."""
+    """Set a key; several keys are those of nested objects."""
     first, *inner = keys
     if not inner:
         raw[first] = value
@@ -91,7 +91,7 @@ _OTHER_WORDS = {
 
 
 def _meant(key: str) -> str:
-    """The key that is meant by a word, or the nearest one in spelling."""
+    """The key for another name of it, or the nearest one in spelling."""
     if (other := _OTHER_WORDS.get(key.lower())) is not None:
         return f" Did you mean {other!r}?"
     return nearest(key, Experiment.model_fields)

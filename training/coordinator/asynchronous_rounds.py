@@ -1,24 +1,25 @@
-"""Rounds of learners that have clocks of their own: asynchronous local SGD.
+"""Rounds of learners, each with its own clock: asynchronous local SGD.
 
-Each learner makes the inner steps of a lease of its own, from the state that it holds.
-When it is done its push waits for its turn, and is merged: that is a round, of one
-learner as a rule (with `quorum` and `grace_seconds` of the experiment, of all pushes
-that came until there were so many, and the grace was over). No other learner waits.
+Each learner makes the inner steps of its own lease, from the state that it holds. Its
+push then waits for its turn, and is merged. A merge is a round, of one learner as a
+rule; with `quorum` and `grace_seconds` of the experiment, of all pushes that came until
+the quorum was reached and the grace was over. No other learner waits.
 
     learner a    steps ───────────► push │ merge 4 │ steps ──────────────►
     learner b    ────────► push │ merge 3 │ steps ─────────► push │ merge 5 │
                                       └─ state ─►┘      └──── state ───►┘
 
-No death of a server matters: the learner that made the newest version serves it.
-A learner that pushes fetches the newest state from there, moves what it made along
-(θ_m + θ_newest - θ_begin, so that its delta is against where it began), runs the outer
-step, and holds the next version when the ledger has it. So each learner holds the
-version of its last push. When the holder of the newest one dies before a learner has
-fetched it, the run goes back to the newest version that a learner or a checkpoint
-holds: what is lost is the dead learner's own push, whose samples are given out again;
-the others' inner steps and pushes stay as they are.
+There is no parameter server: the learner that made the newest version serves it. A
+learner that pushes fetches the newest state from that holder, moves its own parameters
+along (θ_m + θ_newest - θ_begin, so that its delta is against the state in which it
+began), runs the outer step, and holds the next version when the ledger has it. So each
+learner holds the version of its last push. When the holder of the newest version dies
+before a learner has fetched it, the run goes back to the newest version that a learner
+or a checkpoint holds. The dead learner's own push is lost, and its samples are given
+out again; inner steps and pushes of other learners stay as they are.
 
-In the ledger leases are given out one by one; a round consumes those of its members.
+The ledger has each lease as it is given out; a round consumes the leases of its
+members.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from typing import Any
 
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.checkpointing import Saver
-from pcp.training.coordinator.events import Saved
+from pcp.training.coordinator.events import SavedState
 from pcp.training.coordinator.roster import READY, Member
 from pcp.training.coordinator.rounds import Rounds, share
 from pcp.training.coordinator.run_state import RunState
@@ -43,17 +44,17 @@ _FETCHES = 2
 
 
 @dataclass
-class Learning:
+class LearnerLease:
     """A lease on which a learner works."""
 
     turn: int
     lease: list[Range]
     arrived: float | None = None
-    """When its push came."""
+    """When the learner's push came."""
 
 
 class AsynchronousRounds(Rounds):
-    """See the module."""
+    """The policy of asynchronous rounds; see the module."""
 
     def __init__(
         self,
@@ -67,15 +68,17 @@ class AsynchronousRounds(Rounds):
         """`dynamic_steps`: a learner makes as many inner steps as its speed allows."""
         super().__init__(run, pool, validation, saver)
         self._dynamic_steps = dynamic_steps
-        self._learning: dict[str, Learning] = {}
+        self._learning: dict[str, LearnerLease] = {}
         self._turns = 0
         self._retries = self._failed_fetches = 0
+        self._unreached: set[str] = set()
+        """Holders of the newest state that were let go; who comes again is ended."""
         self._merged_at = run.now
         self._handlers[Push] = self._on_learned
 
     @property
     def _quorum(self) -> int:
-        """Pushes that a merge waits for; not more than can come."""
+        """How many pushes a merge waits for: no more than can come."""
         working = len(self._run.progress.outstanding)
         return max(1, min(self._run.experiment.quorum or 1, working))
 
@@ -88,7 +91,7 @@ class AsynchronousRounds(Rounds):
         return no_data and not progress.outstanding
 
     def computing(self, name: str) -> bool:
-        """Whether a learner has a lease, and not pushed yet."""
+        """Whether a learner has a lease, and has not pushed yet."""
         learning = self._learning.get(name)
         return learning is not None and learning.arrived is None
 
@@ -97,11 +100,11 @@ class AsynchronousRounds(Rounds):
         return name in self._learning
 
     def goes_on_from(self, held: int | None) -> bool:
-        """Any state of the run's history: its push is moved along to the newest."""
+        """Any state of the run's history: a push is moved along to the newest state."""
         return held is not None and held <= self._run.committed
 
     def needs_holder(self) -> bool:
-        """Never: learners work from whatever they hold."""
+        """Never: a learner works from the version that it holds."""
         return False
 
     def stuck(self, waiting: bool) -> bool:
@@ -115,12 +118,12 @@ class AsynchronousRounds(Rounds):
         """If the newest version can be fetched from this machine."""
         return any(self._run.source(member) for member in ready)
 
-    def left(self, saved: Saved, ready: Sequence[Member]) -> bool:
+    def left(self, saved: SavedState, ready: Sequence[Member]) -> bool:
         """Whether a learner works on a lease, or holds another version."""
         return any(m.committed != saved.round or self.busy(m.name) for m in ready)
 
     def finish_prepared(self) -> bool:
-        """Never: a push that was prepared is simply merged again."""
+        """Nothing: a push that was prepared is merged again."""
         return False
 
     # Leases -------------------------------------------------------------------
@@ -132,7 +135,7 @@ class AsynchronousRounds(Rounds):
         self._merge()
 
     def _return_abandoned(self) -> None:
-        """Leases of learners that did not come back after the shepherd's restart."""
+        """Return leases of learners that did not come back after a restart."""
         if self._run.age <= self._run.grace:
             return
         for name, lease in list(self._run.progress.outstanding.items()):
@@ -158,7 +161,7 @@ class AsynchronousRounds(Rounds):
                 "lease", worker=name, lease=lease, version=member.committed
             )
         self._turns += 1
-        self._learning[name] = Learning(self._turns, lease)
+        self._learning[name] = LearnerLease(self._turns, lease)
         steps = size(lease) // self.pool.quantum
         self._run.send(member, LeaseGrant(turn=self._turns, lease=lease, steps=steps))
 
@@ -170,7 +173,7 @@ class AsynchronousRounds(Rounds):
         return progress.committed + merges <= self._run.experiment.outer_loop_steps
 
     def _at_most(self, member: Member) -> int:
-        """Inner steps that a learner makes while the fastest makes all of them."""
+        """How many inner steps a learner makes while the fastest one makes all."""
         if not (self._dynamic_steps or self._run.experiment.uneven_steps):
             return self._run.steps
         speeds = [m.speed for m in self._run.roster.ready() if m.speed]
@@ -189,7 +192,7 @@ class AsynchronousRounds(Rounds):
         member.pace.made(steps, message.seconds)
 
     def lost(self, member: Member) -> None:
-        """A learner is gone, its push too unless it was merged."""
+        """A learner is gone; a push of it that was not merged is lost."""
         attempt = self.attempt
         self.forget(member)
         if attempt is not None and member.name in attempt.members:
@@ -201,19 +204,19 @@ class AsynchronousRounds(Rounds):
             self.forget(self._run.roster[name])
 
     def forget(self, member: Member) -> None:
-        """A learner's steps and push are gone with the state that it held."""
+        """Drop a learner's steps and push, with the state that it held."""
         self._learning.pop(member.name, None)
         lease = self._run.progress.outstanding.get(member.name)
         if lease is not None:
             self.give_back(member.name, lease)
 
     def give_up(self) -> None:
-        """A version is lost, and with it what was merged into it alone: no more."""
+        """Nothing: a lost version takes only the pushes that it merged with it."""
 
     # Merges -------------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """Apply time limits to the merge under way; others get on meanwhile."""
+        """Apply time limits to the merge under way; other learners go on meanwhile."""
         if not (self._run.progress.paused or self._run.cancelled):
             self._give_out(self._run.roster.ready())
         self._check_failed(now)
@@ -261,35 +264,39 @@ class AsynchronousRounds(Rounds):
         return [name for name in order if arrived[name] <= closes]
 
     def _particulars(self, attempt: Attempt, name: str) -> dict[str, Any]:
-        """Where the newest state is, and that a member's steps began before it."""
+        """The source of the newest state, and that a member's steps began before it."""
         source = self._run.source(self._run.roster[name])
         digest = self._run.progress.digest
         return {"carried": True, "source": source, "digest": digest}
 
     def _retry(self, attempt: Attempt) -> None:
-        """The pushes wait for their turn again."""
+        """Queue the pushes of an attempt again."""
         self._retries, self.attempt = attempt.retries, None
 
     def _on_group_failed(self, member: Member, message: GroupFailed) -> None:
-        """A learner could not fetch the newest state, or not exchange."""
+        """A learner could not fetch the newest state, or could not exchange."""
         attempt = self.attempt
         super()._on_group_failed(member, message)
         if attempt is not None and attempt.failed_at is not None:
-            self._failed_fetches += message.lost is None
+            self._failed_fetches += not message.lost
 
     def _again(self, attempt: Attempt, why: str) -> None:
-        """Try again; a holder of the newest state that no learner reaches must go."""
+        """Try again; remove a holder of the newest state that no learner can reach."""
         holders = self._run.roster.holders(self._run.committed)
         alone = [m for m in holders if m.name not in attempt.members]
         if self._failed_fetches > _FETCHES and len(alone) == len(holders) == 1:
-            self._failed_fetches = 0
-            self.drop(alone[0], "no learner can fetch the newest state from it")
+            self._failed_fetches, holder = 0, alone[0]
+            again = holder.name in self._unreached
+            self._unreached.add(holder.name)
+            why = "no learner can fetch the newest state from it"
+            (self._end if again else self.drop)(holder, why)
         super()._again(attempt, why)
 
     def commit(self, attempt: Attempt) -> None:
-        """The members hold the newest version now; they get new leases."""
+        """Commit a merge: its members hold the newest version, and get new leases."""
         super().commit(attempt)
         self._retries = self._failed_fetches = 0
+        self._unreached.clear()
         self._merged_at = self._run.now
 
     def _settle(self, attempt: Attempt) -> None:
@@ -298,5 +305,5 @@ class AsynchronousRounds(Rounds):
             self._learning.pop(name, None)
 
     def _seconds(self, attempt: Attempt, busy: float) -> float:
-        """Since the merge before: what all learners together did meanwhile."""
+        """Seconds since the merge before, in which all learners made their steps."""
         return max(self._run.now - self._merged_at, 1e-6)

@@ -30,34 +30,34 @@ class Attempt:
     leases: dict[str, list[Range]]
     began: float
     launched: float = 0.0
-    """When this attempt's orders went out."""
+    """When the messages that start this attempt were sent."""
     first: bool = True
-    """Whether no attempt at the round went before."""
+    """Whether this is the round's first attempt."""
     computed: dict[str, float] = field(default_factory=dict)
-    """When members had done their inner steps."""
+    """When each member had done its inner steps."""
     prepared: dict[str, Prepared] = field(default_factory=dict)
     failed_at: float | None = None
     """When the first member reported that an exchange failed."""
     reported: set[str] = field(default_factory=set)
-    """Members that could not exchange."""
+    """Members that reported a failed exchange."""
     silences: dict[str, int] = field(default_factory=dict)
-    """In how many attempts before, with the same members, each said nothing."""
+    """In how many attempts before, with the same members, each member was silent."""
     suspects: dict[str, set[str]] = field(default_factory=dict)
-    """Members that others could not reach, and those others."""
+    """Members that other members could not reach, and which members those were."""
     faults: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Members whose inner steps may not count: from which step on, and why."""
+    """Members whose inner steps may not count, with the first bad step and why."""
     straggler_detection: StragglerDetection = field(default_factory=StragglerDetection)
-    """Which members wait for others, where they meet inside a round."""
+    """Which members wait for others in inner exchanges."""
     retries: int = 0
     """How often the round was tried again with the same members."""
     digest: str | None = None
-    """Of the state that counts, once that is known."""
+    """The digest of the state that counts, once it is known."""
     before: Mapping[str, str] = field(default_factory=dict)
-    """Digests of the last attempt, if it had the same members, by name."""
+    """The digests of the last attempt by name, if it had the same members."""
     aside: dict[str, list[Range]] = field(default_factory=dict)
-    """The member that this attempt does without, to see if it spoils the result."""
+    """The member that this attempt leaves out, to see if it spoils the result."""
     cleared: list[str] = field(default_factory=list)
-    """Members that it was tried without before."""
+    """Members that earlier attempts left out for that."""
 
     def accept(self, name: str, message: Prepared) -> bool:
         """Note that a member is done; False for a late message."""
@@ -77,22 +77,23 @@ class Attempt:
         return [name for name in self.members if self.computing(name)]
 
     def silent(self) -> dict[str, int]:
-        """Members that said nothing, in how many attempts, this one too."""
+        """Members that were silent, with the number of attempts, this one included."""
         heard = {*self.computed, *self.prepared, *self.reported}
         quiet = [name for name in self.members if name not in heard]
         return {name: self.silences.get(name, 0) + 1 for name in quiet}
 
-    @property
-    def awaited(self) -> set[str]:
-        """Members that have something to say yet."""
-        return {*self.members} - {*self.prepared, *self.reported}
+    def awaits(self, name: str) -> bool:
+        """Whether a message of a member is still awaited."""
+        return name not in self.prepared and name not in self.reported
 
     def lags(self, name: str, at: Whereabouts | None) -> bool:
-        """Whether others have long done what a member waits for, as it says."""
+        """Whether others have long done what a member waits for, or there are none."""
         others = {*self.members} - {name}
-        if at is None or at.call not in ("forming", "exchange"):
+        if at is None or not at.with_others:
             return False
-        if at.call == "forming":
+        if self.straggler_detection.elsewhere(name):
+            return True  # it was for another attempt that it went there
+        if at.call == "forming" and others:
             return not others.isdisjoint([*self.computed, *self.prepared])
         return others <= {*self.prepared}
 
@@ -103,26 +104,26 @@ class Attempt:
 
     @property
     def agreed(self) -> str:
-        """The digest of the state that counts."""
+        """The digest of the state that counts; StateMismatch without one."""
         if self.digest is None:
             raise StateMismatch(f"round {self.round}: no state of it was agreed on")
         return self.digest
 
     def first_faults(self) -> dict[str, str]:
-        """The members with the earliest fault: those of others may come from theirs."""
+        """The members with the earliest fault, which may have caused the others'."""
         earliest = min(step for step, _ in self.faults.values())
         return {n: why for n, (step, why) in self.faults.items() if step == earliest}
 
     def samples(self, name: str) -> int:
-        """Samples in a member's lease."""
+        """The number of samples in a member's lease."""
         return size(self.leases[name])
 
     def steps(self, name: str, quantum: int) -> int:
-        """Inner steps in a member's lease."""
+        """The number of inner steps in a member's lease."""
         return size(self.leases[name]) // quantum
 
     def longest(self, quantum: int) -> int:
-        """Inner steps of the member that makes most."""
+        """The inner steps of the member that makes most."""
         return max(self.steps(name, quantum) for name in self.members)
 
     def orders(
@@ -131,10 +132,10 @@ class Attempt:
         quantum: int,
         particulars: Callable[[str], Mapping[str, Any]],
     ) -> list[RoundStart]:
-        """The orders of the members, by rank.
+        """The `RoundStart` of each member, by rank.
 
-        `particulars` gives what else is in the order of a member. `addresses` are by
-        rank, `quantum` is in samples.
+        `particulars` gives further keys of a member's message. `addresses` are by rank,
+        `quantum` is in samples.
         """
         longest = self.longest(quantum)
         return [
@@ -159,7 +160,8 @@ class Attempt:
     ) -> Self:
         """The next attempt of the round.
 
-        The members `without` are out of it; those `joining`, with a lease, in it.
+        The attempt leaves out the members `without`, and adds those `joining`, with a
+        lease.
         """
         stay = [name for name in self.members if name not in without]
         members = [*stay, *joining]

@@ -1,8 +1,8 @@
-"""When a run's state goes to disk; how, `shepherd.checkpointer` says.
+"""When the state of a run is saved; `shepherd.checkpointer` saves it.
 
-While the state is fetched no new round begins, so that all members still hold the
-same one. Writing to the disk happens beside the next rounds: a checkpoint that is due
-meanwhile is left out.
+While the state is fetched no new round begins, so that all members still hold the same
+state. The state is written to the disk during the next rounds; a checkpoint that is due
+meanwhile is skipped.
 """
 
 from collections.abc import Sequence
@@ -31,20 +31,20 @@ class Saver:
         self.busy = False
         """A checkpoint is being fetched or written."""
         self.looking = False
-        """A look at the disk was asked for, and not answered yet."""
+        """A `LookOnDisk` has no answer yet."""
         self.saved: int | None = None
         """The last round that is on disk."""
         self.path: str | None = None
         """Where."""
         self._rests_until = 0.0
         self._proving = False
-        """A state is being fetched to see that it is there, not to be saved."""
+        """A state is being fetched to check that it is there, not to be saved."""
         self._proved: set[str] = set()
         """Members that have handed out a committed state."""
 
     @property
     def resting(self) -> bool:
-        """Whether a checkpoint failed just now: the disk is given a moment."""
+        """Whether a checkpoint failed just now: the next one waits for a moment."""
         return self._run.now < self._rests_until
 
     def save(self, names: Sequence[str]) -> None:
@@ -73,10 +73,9 @@ class Saver:
         )
 
     def proves(self, holders: Sequence[Member]) -> bool:
-        """Whether no round may begin until one of these has shown what it holds.
-
-        Digests alone are words: of members of whom none ever handed out a state, one is
-        asked for it once, before anything is built on what they say.
+        """Whether no round may begin until one of these has handed out its state.
+        A digest alone proves nothing: where none of the holders has ever handed out a
+        state, one of them must do so once before the run goes on from it.
         """
         if not holders or any(member.name in self._proved for member in holders):
             return False
@@ -92,7 +91,7 @@ class Saver:
         self._run.do(LookOnDisk(round_))
 
     def seen(self, event: OnDisk) -> bool:
-        """Note the answer of a look at the disk; whether the round is there."""
+        """Note the answer to a `LookOnDisk`; whether the round is there."""
         self.looking = False
         for line in event.damaged:
             self._run.log(f"{line}; it is made again")
@@ -101,7 +100,7 @@ class Saver:
         return event.path is not None
 
     def gathered(self, event: Gathered) -> None:
-        """All members handed out their state; rounds go on while it is written."""
+        """All members have handed out their state; rounds go on while it is written."""
         self.blocking = False
         self._proved |= set(event.members)
         if self._proving:
@@ -123,7 +122,7 @@ class Saver:
         self._run.do(Write(event.round, event.members))
 
     def written(self, event: Written) -> None:
-        """It is on the disk."""
+        """The checkpoint is on the disk."""
         self.busy, self.saved, self.path = False, event.round, event.path
         for member in self._run.roster:
             member.unserved = 0
@@ -137,7 +136,10 @@ class Saver:
         self._run.do(ReportCheckpoint(event.round, event.path))
 
     def failed(self, event: NotSaved) -> None:
-        """A member died, or the disk is full: the next checkpoint may work."""
+        """A checkpoint failed: a member died, or the disk is full.
+
+        The next one may work.
+        """
         self.blocking = self.busy = self._proving = False
         self._rests_until = self._run.now + _RETRY_SECONDS
         self._run.log(f"no checkpoint this time: {event.reason}")

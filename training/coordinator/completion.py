@@ -1,4 +1,4 @@
-"""The end of a run: the last checkpoint, the last validation, the farewell."""
+"""The completion of a run: last checkpoint, last validation, `Shutdown` messages."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ from pcp.training.wire.messages import (
     Shutdown,
 )
 
-# How long the end of a run waits for shares of the last validation.
+# How long the completion waits for shares of the last validation.
 _DONE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended; the rest is in its metrics."""
+    """How a run ended; its figures are in its metrics."""
 
     rounds: int
     validation_loss: float | None
@@ -26,11 +26,11 @@ class Outcome:
     best: tuple[int, float] | None = None
     """The round with the best held-out loss, and that loss."""
     cancelled: bool = False
-    """An operator ended it early; `--resume` goes on."""
+    """An operator ended the run early; `--resume` goes on."""
 
 
 def stop_line(experiment: Experiment, scores: monitor.Scores, round_: int) -> str:
-    """Why a run ended behind a round, by its held-out losses."""
+    """The line that says why held-out losses ended a run after a round."""
     best = monitor.best(experiment, scores)
     since = "" if best is None else f" since round {best} ({scores[best]:.4f})"
     return (
@@ -40,7 +40,7 @@ def stop_line(experiment: Experiment, scores: monitor.Scores, round_: int) -> st
 
 
 class Completion:
-    """Ends a run, as soon as nothing is left to do."""
+    """Ends a run when its last checkpoint and validation are done."""
 
     def __init__(self, run: RunState, saver: Saver, validation: Validation) -> None:
         self._run, self._saver, self._validation = run, saver, validation
@@ -48,7 +48,7 @@ class Completion:
         """How the run ended; None until it has."""
 
     def go_on(self) -> None:
-        """Everything is computed: wait for the checkpoint and the validation."""
+        """After the last round: wait for the checkpoint and the validation."""
         run, saver = self._run, self._saver
         if run.completing_since is None:
             run.completing_since = run.now
@@ -62,14 +62,14 @@ class Completion:
         self._end()
 
     def seen(self, event: OnDisk) -> None:
-        """The last state is on the disk already, or only in the workers' memory."""
+        """Whether the last state is on the disk already, or only with the workers."""
         run = self._run
         if self._saver.seen(event):
             return
         if holders := run.roster.holders(run.committed):
             self._saver.save([member.name for member in holders])
         else:
-            run.completing_since = None  # no worker has it any more: recovery decides
+            run.completing_since = None  # no worker has the state: recovery decides
 
     def _end(self) -> None:
         run, cancelled = self._run, self._run.cancelled
@@ -90,7 +90,7 @@ class Completion:
         )
 
     def _say_if_early(self) -> None:
-        """Held-out losses, or the end of the data, end a run before its last round."""
+        """Log why a run ended before its last round: held-out losses, or no data."""
         run, experiment = self._run, self._run.experiment
         if run.committed >= experiment.outer_loop_steps:
             return

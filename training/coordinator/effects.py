@@ -1,9 +1,9 @@
 """Effects: the values that a training run's state machine returns, to be carried out.
 
-The shell (`pcp.training.shepherd.shepherd`) carries them out one after the other:
-a line that must be on the disk before a peer hears of it stands before the message
-that says it. Effects are records as events are (`pcp.training.coordinator.events`), and
-none is both: an event says what has been, an effect what is to be.
+The shell (`pcp.training.shepherd.shepherd`) carries effects out one after the other: a
+line that must be on the disk before a peer knows of it comes before the message to the
+peer. Effects are records, as events are (`pcp.training.coordinator.events`): an event
+is what has happened, an effect what is to be done.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Tell a peer why it is not served, and close the connection."""
+    """Tell a peer why it is refused, and close the connection."""
 
     connection: Peer
     reason: str
@@ -59,14 +59,12 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class ShowStatus:
-    """The state of the run, for the observers: a heartbeat's interval has passed."""
-
-    values: Mapping[str, Any]
+    """Show the observers the status of the run: a heartbeat's interval has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Keep the figures of a round that is committed next. Its time is not set."""
+    """Keep the figures of the round that is committed next, without its time."""
 
     record: Round
 
@@ -110,7 +108,7 @@ class NoteSettings:
 
 @dataclass(frozen=True, slots=True)
 class MakeLatest:
-    """From now on `--resume` means this run."""
+    """Make this run the one that `--resume` continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write what was gathered; answer `Written` or `NotSaved`."""
+    """Write the gathered state; answer `Written` or `NotSaved`."""
 
     round: int
     members: Sequence[str]
@@ -135,14 +133,14 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class LookOnDisk:
-    """Whether a whole checkpoint of a round is there; answer `OnDisk` at once."""
+    """Look for a whole checkpoint of a round; answer `OnDisk` at once."""
 
     round: int
 
 
 @dataclass(frozen=True, slots=True)
 class FindCheckpoint:
-    """The newest checkpoint of a round up to this one; answer `Found` at once."""
+    """Find the newest checkpoint of a round up to this one; answer `Found` at once."""
 
     at_most: int
 
@@ -154,7 +152,7 @@ class LoadWeights:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Hand out what was found or loaded last, shared out among these indices."""
+    """Hand out the state that was found or loaded last to workers of these indices."""
 
     round: int
     parts: Sequence[int]
@@ -162,7 +160,7 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class StopServing:
-    """Let go of the state that was handed out."""
+    """Stop handing out a state, and release it."""
 
 
 @dataclass(frozen=True, slots=True)

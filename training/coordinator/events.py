@@ -1,7 +1,7 @@
 """Events: the values that a training run's state machine takes.
 
-`pcp.training.coordinator.training_run` says which of them comes when. A `Peer` is a
-connection of which the state machine knows one thing: that it is still the same one.
+`pcp.training.coordinator.training_run` says which event comes when. A `Peer` is a
+connection, which the state machine only compares with other ones.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from pcp.training.wire.operator_messages import (
 
 
 class Peer(Protocol):
-    """One end of a connection; two are the same or not."""
+    """A connection to a worker or an operator, compared by identity."""
 
     @property
     def here(self) -> str:
@@ -32,16 +32,16 @@ class Program:
     """The facts of a compiled bundle, and of the data for it, that a run needs."""
 
     digest: str
-    """Of the bundle."""
+    """The bundle's SHA-256."""
     size: int
-    """Of the bundle, in bytes."""
+    """The size of the bundle in bytes."""
     manifest: Manifest
     parameters: str
-    """A digest of what is trained."""
+    """A digest of the parameters."""
     data: str
     """A digest of the data."""
     samples: int
-    """Of an epoch."""
+    """The samples of an epoch."""
     data_parts: Sequence[tuple[str, str]] = field(default=(), kw_only=True)
     """Digests of parts of the data."""
     batch: int
@@ -49,16 +49,16 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedState:
     """A state that is on this machine's disk: a checkpoint, or initial weights."""
 
     round: int
     workers: int
-    """Members with state of their own in it; 0: it is weights alone."""
+    """The members whose own state is in it; 0: it has weights alone."""
     nonfinite: Sequence[str] = ()
     """The tensors in which a number is not finite."""
     digest: str | None = None
-    """Of its shared state, in the parts in which members of this program have it."""
+    """The digest of its shared state, in the parts that members of the program hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A moment has passed, and all that came in it was handled."""
+    """A moment has passed, and all its events were handled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """The order of an operator that has the key."""
+    """An order of an operator that has the key."""
 
     connection: Peer
     order: Order
@@ -102,7 +102,7 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The bundle for a worker's target is there; without a connection, for none."""
+    """The bundle for a worker's target is made; without a connection, for no worker."""
 
     connection: Peer | None
     program: Program
@@ -115,23 +115,23 @@ class NotCompiled:
     connection: Peer
     error: Exception
     alone: bool
-    """Whether there is none for any other target either."""
+    """Whether there is no bundle for any other target either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """The initial weights were read."""
 
-    saved: Saved
+    saved: SavedState
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """The newest checkpoint that the run can go back to, if there is one."""
 
-    saved: Saved | None
+    saved: SavedState | None
     refused: Sequence[str]
-    """Faults of newer ones, a line each."""
+    """Faults of newer checkpoints, a line each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +168,12 @@ class NotSaved:
 
     reason: str
     at: str | None = None
-    """The address of the member that did not hand out its state."""
+    """The address of a member that did not hand out its state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """An event once more, with the whole history to judge it by."""
+    """An event again, with the whole history of the ledger in memory."""
 
     event: "Event"
     history: History

@@ -1,8 +1,8 @@
-"""An island: the ranks that are one member of a run, and what they say together.
+"""An island: ranks that are one member of a run, and their messages as one.
 
-To the run's state machine an island is a peer as a whole worker is one. What its ranks
-say is said once all of them have, and as one: a state's digest is the hash of the
-digests of its parts, a round is prepared when every part is.
+To the run's state machine an island is a peer, as a whole worker is. Messages of the
+ranks become one message of the island once all ranks have sent theirs: a state's digest
+is the hash of the digests of its parts, a round is prepared when every part is.
 """
 
 import math
@@ -16,6 +16,7 @@ from pcp.training.wire.message import (
     Message,
 )
 from pcp.training.wire.messages import (
+    AwaitedRanks,
     Computed,
     Heartbeat,
     Hello,
@@ -29,45 +30,46 @@ from pcp.training.wire.messages import (
 
 
 class Island:
-    """Its ranks by coordinate. It is the `Peer` of a member."""
+    """The ranks of a member by coordinate, as one `Peer`."""
 
     def __init__(self, name: str, ranks: Sequence[Rank]) -> None:
         self.name, self.ranks = name, list(ranks)
         self.order: RoundStart | None = None
-        """The newest order, as the run gave it."""
+        """The newest `RoundStart`, as the run sent it."""
         self.settled = False
-        """Whether the round of that order was committed."""
+        """Whether the round of that message was committed."""
         self.inner_epoch: int | None = None
-        """Of the group of its ranks; None: the next order forms another."""
+        """The epoch of the group of its ranks; None: the next order forms one."""
         self.restored: dict[int, Ready] | None = None
-        """What its ranks have restored so far, since they were told to."""
+        """The rounds that ranks have restored since the last `Restore`."""
         self.parts: dict[tuple[int, int], Digests] = {}
-        """Digests by coordinate of what was prepared last, by round and epoch."""
+        """The digests by coordinate of the state prepared last, by round and epoch."""
         self._said: dict[tuple[Any, ...], dict[int, Message]] = {}
         self._heard: dict[int, Heartbeat] = {}
 
     @property
     def here(self) -> str:
-        """The address at which it reached this machine."""
+        """The address at which rank 0 reached this machine."""
         return self.ranks[0].connection.here
 
     @property
     def address(self) -> str:
-        """Of its rank 0, which stands for the island."""
+        """The address of rank 0, which stands for the island."""
         return self.ranks[0].hello.address
 
     def coordinate(self, rank: Rank) -> int:
-        """The place of a rank."""
+        """The coordinate of a rank."""
         return self.ranks.index(rank)
 
-    # What its ranks hold --------------------------------------------------------------
+    # State that the ranks hold
+    # --------------------------------------------------------------
 
     def hello(self, progress: Progress) -> Hello:
-        """What its ranks hold together, in a run that is so far.
+        """The `Hello` of the island, by the hellos of its ranks and the run's progress.
 
-        A commit may have reached some of them only: the others have prepared that
-        round, and adopt it when they are welcomed. Ranks with states of different
-        rounds hold nothing together.
+        A commit may have reached only some ranks: the others have prepared that round,
+        and adopt it when they are welcomed. Ranks with states of different rounds hold
+        no state of the island.
         """
         first, hellos = self.ranks[0].hello, [rank.hello for rank in self.ranks]
         same = len({(h.run, h.bundle) for h in hellos}) == 1 and self._placed()
@@ -84,7 +86,7 @@ class Island:
         )
 
     def digests_of(self, round_: int) -> Digests:
-        """Of the parts of a round, by what ranks said when they came."""
+        """The digests of the parts of a round, by the hellos of the ranks."""
         return [_digest_of(rank.hello, round_) for rank in self.ranks]
 
     def _held(
@@ -100,7 +102,7 @@ class Island:
         return progress.committed, newest
 
     def _placed(self) -> bool:
-        """Whether each rank was at the coordinate before at which it is now."""
+        """Whether each rank has the coordinate that it had before."""
         return all(rank.hello.coordinate == at for at, rank in enumerate(self.ranks))
 
     def _prepared(self, hellos: Sequence[Hello]) -> Prepared | None:
@@ -113,20 +115,21 @@ class Island:
         return self._note(whole)
 
     def _note(self, said: Sequence[Any]) -> Prepared:
-        """All parts of a round are prepared: remember what each of them is."""
+        """All parts of a round are prepared: note the digest of each."""
         at = (said[0].round, said[0].epoch)
         self.parts = {k: v for k, v in self.parts.items() if k[0] >= at[0]}
         self.parts[at] = [message.digest for message in said]
         return joined_prepared(said)
 
-    # What its ranks say ---------------------------------------------------------------
+    # Messages of the ranks
+    # ---------------------------------------------------------------
 
     def forget(self, *kinds: type[Message]) -> None:
-        """What was said by some of the ranks only does not count any more."""
+        """Drop messages that only some of the ranks have sent."""
         self._said = {k: v for k, v in self._said.items() if k[0] not in kinds}
 
     def _restores(self, rank: Rank, message: Ready) -> Message | None:
-        """Ranks whose sources were not equally far lack a state together."""
+        """The island's `Ready`; or `Lacking`, if ranks restored different rounds."""
         assert self.restored is not None
         self.restored[self.coordinate(rank)] = message
         if len(self.restored) < len(self.ranks):
@@ -138,9 +141,10 @@ class Island:
         return _ready([said[at] for at in range(len(self.ranks))])
 
     def _beats(self, rank: Rank, message: Heartbeat) -> Heartbeat | None:
-        """A beat of the island, as often as all of its ranks have beaten.
+        """A heartbeat of the island whenever all its ranks have sent one.
 
-        It says how far the rank is that is least far in an exchange inside a round.
+        Its report of inner exchanges is that of the rank that is least far; it awaits
+        the ranks that one of its own awaits longest, and is alone as long as one is.
         """
         self._heard[self.coordinate(rank)] = message
         if len(self._heard) < len(self.ranks):
@@ -153,10 +157,14 @@ class Island:
         if len(known) < len(beats) or not known:
             return Heartbeat(at=at)
         least = min(known, key=lambda r: (r.round, r.entered))
+        said = [report.awaits for report in known if report.awaits is not None]
+        alone = [report.alone for report in known if report.alone is not None]
+        update = {"awaits": max(said, key=_waited, default=None)}
+        least = least.model_copy(update={**update, "alone": max(alone, default=None)})
         return Heartbeat(meeting=least, at=at)
 
     def says(self, rank: Rank, message: Message) -> Message | None:
-        """What the island says by this; None while another rank has yet to say it."""
+        """The island's message; None while another rank has yet to send its own."""
         if isinstance(message, Heartbeat):
             return self._beats(rank, message)
         if isinstance(message, Ready) and self.restored is not None:
@@ -173,13 +181,17 @@ class Island:
         return self._note(whole) if join is joined_prepared else join(whole)
 
 
-def _far(at: Whereabouts) -> tuple[int, bool]:
-    """How far a rank is; of two, one that waits is further than one that acts."""
-    return at.steps, at.call == "waiting"
+def _far(at: Whereabouts) -> tuple[int, bool, bool]:
+    """A rank's progress, to compare: one that waits is further than one that acts."""
+    return at.steps, at.call == "waiting", at.with_others
+
+
+def _waited(awaits: AwaitedRanks) -> float:
+    return awaits.seconds if awaits.ranks else -1.0
 
 
 def _digest_of(hello: Hello, round_: int) -> str | None:
-    """Of a rank's part of a round: one that it holds, or has prepared."""
+    """The digest of a rank's part of a round that it holds, or has prepared."""
     if hello.committed == round_:
         return hello.digest
     done = hello.prepared
@@ -187,12 +199,12 @@ def _digest_of(hello: Hello, round_: int) -> str | None:
 
 
 def _subject(message: Any) -> tuple[int, ...]:
-    """What a message is about; those of ranks about the same one belong together."""
+    """The subject of a message; messages of ranks with the same subject become one."""
     return tuple(getattr(message, key, -1) for key in ("round", "epoch"))
 
 
 def joined_prepared(said: Sequence[Any]) -> Prepared:
-    """Losses and steps are the island's on each rank; times the longest, bytes all."""
+    """Losses and steps are the same on all ranks; times are the longest, bytes sums."""
     most = ("compute_seconds", "exchange_seconds", "data_wait_seconds")
     alls = ("bytes_sent", "bytes_received", "processor_seconds")
     update: dict[str, Any] = {"digest": joined_digest([m.digest for m in said])}
@@ -211,7 +223,7 @@ def _computed(said: Sequence[Any]) -> Computed:
 
 
 def _values(said: Sequence[Any]) -> dict[str, Any]:
-    """The loss of a rank that has none that is finite; the norm over all parts."""
+    """The first loss that is not finite, else the loss; and the norm over all parts."""
     bad = [m for m in said if m.loss is not None and not math.isfinite(m.loss)]
     steps = [m.nonfinite_step for m in said if m.nonfinite_step is not None]
     return {
@@ -222,7 +234,7 @@ def _values(said: Sequence[Any]) -> dict[str, Any]:
 
 
 def _of_all(shares: Sequence[float | None]) -> float | None:
-    """A norm, from each rank's share; None if one is not known."""
+    """A norm, from each rank's share; None if a share is not known."""
     known = [share for share in shares if share is not None]
     return math.hypot(*known) if len(known) == len(shares) else None
 

@@ -1,11 +1,11 @@
-"""Which ranks make an island: those that were one, then newcomers of one host.
+"""The formation of islands: of ranks that were one, then of newcomers of one host.
 
-    complete    all ranks of an island that was are there again
+    complete    all ranks of an earlier island are back
     filled      newcomers take the places that an island has lost
     new         newcomers of one host
-    mixed       whoever has waited long: of several hosts, of islands that were
+    mixed       ranks that have waited long: of several hosts, of earlier islands
 
-A rank keeps its coordinate wherever it can: its part of the state need not move.
+A rank keeps its coordinate where it can: then its part of the state need not move.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,45 +20,49 @@ from pcp.training.wire.messages import (
 
 @dataclass(eq=False)
 class Rank:
-    """A process that said hello: one coordinate of an island, once it is in one."""
+    """A process that sent a `Hello`; in an island it has a coordinate."""
 
     connection: Peer
     hello: Hello
     since: float
-    """When it said hello."""
+    """When its `Hello` came."""
     seen: float
 
     @property
     def host(self) -> str:
-        """The machine at which its peers reach it."""
+        """The host at which peers reach the rank."""
         return self.hello.address.rpartition(":")[0]
 
 
 @dataclass(frozen=True)
-class Formed:
-    """Ranks by coordinate, and the island that they were, if they were one."""
+class FormedIsland:
+    """The ranks of an island by coordinate, and the island that they were before."""
 
     ranks: Sequence[Rank]
     was: str | None
     why: str
 
 
-def form(waiting: Iterable[Rank], size: int, now: float, wait: float) -> list[Formed]:
-    """The islands of `size` ranks that can be made of those that wait, by now.
+def form(
+    waiting: Iterable[Rank], size: int, now: float, wait: float
+) -> list[FormedIsland]:
+    """The islands of `size` ranks that can be formed of the waiting ranks now.
 
-    Ranks of different targets are never in one. For `wait` seconds a rank waits for
-    those that it was together with, or for others of its host.
+    Ranks of different targets are never in one island. For `wait` seconds a rank waits
+    for the ranks of its earlier island, or for others of its host.
     """
-    made: list[Formed] = []
+    made: list[FormedIsland] = []
     by_target = sorted(waiting, key=lambda rank: rank.hello.target)
     for _, group in groupby(by_target, key=lambda rank: rank.hello.target):
         made += _of_target(list(group), size, now, wait)
     return made
 
 
-def _of_target(ranks: list[Rank], size: int, now: float, wait: float) -> list[Formed]:
+def _of_target(
+    ranks: list[Rank], size: int, now: float, wait: float
+) -> list[FormedIsland]:
     places, newcomers = _placed(ranks, size)
-    made: list[Formed] = []
+    made: list[FormedIsland] = []
     for name in sorted(places, key=lambda name: (-len(places[name]), name)):
         held = places[name]
         lacks = [c for c in range(size) if c not in held]
@@ -69,7 +73,7 @@ def _of_target(ranks: list[Rank], size: int, now: float, wait: float) -> list[Fo
         held |= dict(zip(lacks, newcomers, strict=False))
         newcomers = newcomers[len(lacks) :]
         why = "places filled by newcomers" if lacks else "its ranks are back"
-        made.append(Formed([held[c] for c in range(size)], name, why))
+        made.append(FormedIsland([held[c] for c in range(size)], name, why))
         del places[name]
     made += _of_hosts(newcomers, size)
     left = [*newcomers, *(rank for held in places.values() for rank in held.values())]
@@ -81,7 +85,7 @@ def _of_target(ranks: list[Rank], size: int, now: float, wait: float) -> list[Fo
 def _placed(
     ranks: Iterable[Rank], size: int
 ) -> tuple[dict[str, dict[int, Rank]], list[Rank]]:
-    """Ranks that were one island, by its name and their coordinates; and the others."""
+    """Ranks of earlier islands, by island and coordinate; and the other ranks."""
     places: dict[str, dict[int, Rank]] = {}
     others: list[Rank] = []
     for rank in ranks:
@@ -94,19 +98,21 @@ def _placed(
     return places, others
 
 
-def _of_hosts(newcomers: Iterable[Rank], size: int) -> list[Formed]:
+def _of_hosts(newcomers: Iterable[Rank], size: int) -> list[FormedIsland]:
     """Islands of newcomers, each on one host."""
     made = []
     by_host = sorted(newcomers, key=lambda rank: rank.host)
     for host, group in groupby(by_host, key=lambda rank: rank.host):
         here = list(group)
         for start in range(0, len(here) - size + 1, size):
-            made.append(Formed(here[start : start + size], None, f"all on {host}"))
+            made.append(
+                FormedIsland(here[start : start + size], None, f"all on {host}")
+            )
     return made
 
 
-def _mixed(late: list[Rank], size: int) -> list[Formed]:
-    """Islands of whoever has waited long; each keeps its coordinate if that is free."""
+def _mixed(late: list[Rank], size: int) -> list[FormedIsland]:
+    """Islands of ranks that have waited long; a rank keeps a free coordinate."""
     made = []
     while len(late) >= size:
         places: dict[int, Rank] = {}
@@ -119,6 +125,6 @@ def _mixed(late: list[Rank], size: int) -> list[Formed]:
             if at not in places:
                 places[at] = rest.pop()
         ranks = [places[at] for at in range(size)]
-        made.append(Formed(ranks, None, "they have waited for others in vain"))
+        made.append(FormedIsland(ranks, None, "they have waited for others in vain"))
         late = [rank for rank in late if rank not in ranks]
     return made

@@ -1,10 +1,11 @@
-"""Ranks and islands: connections of ranks on one side, members of a run on the other.
+"""Islands between the connections of ranks and the members of a run.
 
     effects = islands.step(event, now)      in place of `TrainingRun.step`
 
-To the run a member is an island (`pcp.training.coordinator.island`). Here its ranks'
-messages become one, and one for it becomes theirs: an order names a rank the ranks at
-its coordinate elsewhere, and its own island; a commit names the digest of its part.
+A member of the run is an island (`pcp.training.coordinator.island`). `Islands` joins
+the messages of ranks, and makes messages for ranks of the run's: the order for a rank
+names the ranks at its coordinate of other islands, and its own island; its commit names
+the digest of its part.
 
     rank ──Hello──► waiting ──form──► island ──one says it is lost──► gone
                        ▲                │
@@ -12,9 +13,9 @@ its coordinate elsewhere, and its own island; a commit names the digest of its p
                                           and they come back with what they hold
 
 An island that loses a rank, or whose ranks cannot exchange among themselves, is out of
-the round at once, and the others go on. Nothing else is needed for its return: its
-ranks say hello again, a newcomer takes the free place, and the run sees a worker that
-comes back. A state of which the ranks hold parts of different rounds is none.
+the round at once, and the other islands go on. Its return needs no further protocol:
+its ranks send their hellos again, a newcomer takes the free place, and the run sees a
+worker that comes back. Parts of different rounds are no state.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +30,6 @@ from pcp.training.coordinator.effects import (
     Log,
     Refuse,
     Send,
-    ShowStatus,
 )
 from pcp.training.coordinator.events import (
     Compiled,
@@ -75,7 +75,7 @@ class Islands:
     def __init__(self, run: TrainingRun, size: int = 1) -> None:
         self.run, self.size = run, size
         self.islands: dict[str, Island] = {}
-        """Those that are members, by name."""
+        """The islands that are members, by name."""
         self._ranks: dict[Peer, tuple[Rank, Island | None]] = {}
         self._exchanges_inside = True
         limit = run.state.experiment.heartbeat_limit_seconds
@@ -98,7 +98,7 @@ class Islands:
         return effects
 
     def _farewell(self) -> list[Effect]:
-        """The run is over: so it is for ranks that wait."""
+        """Tell the ranks that wait that the run is over."""
         over = Shutdown(reason="the run is over")
         waiting, self._ranks = self.waiting(), {}
         return [Send(rank.connection, over) for rank in waiting]
@@ -171,10 +171,12 @@ class Islands:
         if island is None:
             return effects
         at = island.coordinate(rank)
-        return effects + self._dissolve(island, f"its rank {at}: {reason}", now)
+        return effects + self._dissolve(
+            island, f"its rank {at} at {rank.hello.address}: {reason}", now
+        )
 
     def _dissolve(self, island: Island, reason: str, now: float) -> list[Effect]:
-        """An island is no member any more; the ranks that are left come anew."""
+        """End an island; its remaining ranks connect again."""
         del self.islands[island.name]
         left = [r for r in island.ranks if self._ranks.pop(r.connection, None)]
         effects = self._pass(Lost(island, reason), now)
@@ -196,7 +198,7 @@ class Islands:
         return effects
 
     def _waiting_on(self, now: float) -> list[Effect]:
-        """Form islands; keep in touch with the ranks that are in none."""
+        """Form islands; exchange heartbeats with the ranks that are in none."""
         effects, experiment = self._form(now), self.run.state.experiment
         counts = self._suspension.turned(now)
         for rank in self.waiting():
@@ -223,7 +225,7 @@ class Islands:
         return [] if said is None else self._pass(Received(island, said), now)
 
     def _is_over(self, island: Island, failed: GroupFailed) -> bool:
-        """Whether the groups that a rank speaks of were given up anyway.
+        """Whether the group of a rank's report was given up already.
 
         An exchange for a validation is of the round before the order's.
         """
@@ -253,14 +255,12 @@ class Islands:
                 return [
                     replace(effect, message=Status(values=self._with_ranks(values)))
                 ]
-            case ShowStatus(values=values):
-                return [ShowStatus(self._with_ranks(values))]
             case Gather(addresses=addresses):
                 return [self._gathering(effect, addresses)]
         return [effect]
 
     def _closed(self, island: Island) -> list[Effect]:
-        """The run lets an island go; unless it is gone, so do we."""
+        """The run closes an island's connection: close those of its ranks."""
         if self.islands.get(island.name) is not island:
             return []
         del self.islands[island.name]
@@ -278,14 +278,14 @@ class Islands:
         return range(self.size)
 
     def _member_at(self, address: str) -> str:
-        """Of a rank, where its island is; of any other endpoint its own address."""
+        """For a rank's address that of its island; any other address unchanged."""
         for island in self.islands.values():
             if address in (rank.hello.address for rank in island.ranks):
                 return island.address
         return address
 
     def _at(self, address: str, coordinate: int) -> str:
-        """Of a member, where its rank is; of any other endpoint its own address."""
+        """For a member's address that of its rank; any other address unchanged."""
         for island in self.islands.values():
             if island.address == address:
                 return island.ranks[coordinate].hello.address
@@ -308,11 +308,11 @@ class Islands:
         ]
 
     def _prepare_order(self, island: Island, order: RoundStart) -> None:
-        """The group of its ranks stays, if they do the same in it from here on.
+        """The group of the ranks stays, if all of them continue alike in it.
 
-        They do behind a commit, and when only the exchange with others is made again.
-        Ranks whose steps are called off stop at different places: calls of theirs that
-        were for one round would be taken for those of another.
+        They do after a commit, and when only the exchange with other islands is made
+        again. Ranks whose steps are called off stop at different steps: their
+        operations of one round would match those of another.
         """
         last, again = island.order, False
         if last is not None:
@@ -329,7 +329,7 @@ class Islands:
                 "members": [self._at(address, at) for address in order.members],
                 "island": [rank.hello.address for rank in island.ranks],
                 "inner_epoch": island.inner_epoch,
-                "digest": None,  # of all parts together, which no rank has
+                "digest": None,  # the digest of all parts, which no rank has
             }
         )
 
@@ -339,7 +339,7 @@ class Islands:
         return restore.model_copy(update={"source": self._at(restore.source, at)})
 
     def _welcome(self, island: Island, at: int, welcome: Welcome) -> Welcome:
-        """The digest is of the rank's part, if the ranks have all parts of it."""
+        """The `Welcome` of a rank: the digest of its part, if all parts are known."""
         rank, digest = island.ranks[at], welcome.digest
         parts = island.digests_of(welcome.committed)
         if digest is not None and joined_digest(parts) == digest:
@@ -354,9 +354,9 @@ class Islands:
         )
 
     def _commit(self, island: Island, at: int, commit: Commit) -> Commit:
-        """The digest that the rank has prepared, of its part."""
+        """The `Commit` of a rank, with the digest of the part that it has prepared."""
         source, holds = commit.source, island
-        if source is not None:  # it prepared another: that of this island counts
+        if source is not None:  # the rank prepared another state: its island's counts
             right = [i for i in self.islands.values() if i.address == source]
             source, holds = self._at(source, at), (right or [island])[0]
         digest = holds.parts[commit.round, commit.epoch][at]
@@ -364,7 +364,7 @@ class Islands:
 
 
 def _described(rank: Rank, now: float) -> dict[str, Any]:
-    """A rank, for a status."""
+    """The entry of a rank in a status."""
     hello = rank.hello
     return {
         "rank": hello.worker,

@@ -1,4 +1,4 @@
-"""Orders that an operator may give while a run goes on.
+"""Operator control: the orders of an operator to a run.
 
     pause        after the round under way no other one begins
     resume       go on
@@ -7,9 +7,9 @@
     cancel       save a checkpoint after the round under way, and end;
                  `--resume` goes on from there
 
-An order is in the ledger before it is obeyed: a shepherd that starts again still
-keeps it, and a replay of the run knows when H changed. An operator must
-have the key (`pcp.training.storage.control_file`), which the shell compares.
+An order is in the ledger before it takes effect: a shepherd that starts again keeps to
+it, and a replay of the run knows when H changed. An operator must have the key
+(`pcp.training.storage.control_file`), which the shell compares.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class OperatorControl:
         }
 
     def take(self, connection: Peer, order: Order) -> None:
-        """Answer an order: what will happen, or why nothing will."""
+        """Answer an order: what it does, or why it is refused."""
         try:
             said = self._handlers[order.action](order)
         except ConfigError as error:
@@ -61,9 +61,9 @@ class OperatorControl:
         return "the run ends with a checkpoint after this round; --resume goes on"
 
     def hold(self) -> bool:
-        """Between two rounds: let drained workers go; whether the next one waits."""
+        """Between two rounds: release drained workers; whether the next round waits."""
         if self._run.draining and self._validation.open:
-            return True  # a worker that leaves does its share first
+            return True  # a worker that leaves evaluates its share first
         self._release()
         return self._run.progress.paused
 

@@ -1,15 +1,14 @@
-"""The holders of the committed state, and the way back when there is none.
+"""Recovery: the source of the committed state, and the rewind when there is none.
 
-A worker that joins takes the state from a veteran. After a restart of the
-shepherd the veterans say in their `Hello` what they hold; it counts if its
-digest is the ledger's. If no worker came back with the committed round within the
-grace period, the run goes back to the newest round that a worker or a valid
-checkpoint still has; the ledger says so, and the samples of the lost rounds
-are given out again.
+A worker that joins fetches the state from a holder. After a restart of the shepherd
+workers name the state that they hold in their `Hello`; it counts if its digest is the
+ledger's. If no worker came back with the committed round within the grace period, the
+run goes back to the newest round that a worker or a valid checkpoint still has; the
+ledger has a line of that, and the samples of the lost rounds are given out again.
 
-From a checkpoint each worker takes what was saved by the rank that is its index. If
-others come than as many as saved it, all take their shares of the whole once more
-(`pcp.training.storage.checkpoint_resharding`), before the first round begins.
+From a checkpoint each worker takes the state that the rank of its index saved. If the
+number of workers is not that of the checkpoint, all take their shares of the whole
+again (`pcp.training.storage.checkpoint_resharding`), before the first round begins.
 """
 
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 from pcp.errors import counted
 from pcp.training.coordinator.effects import FindCheckpoint, LoadWeights
-from pcp.training.coordinator.events import Found, Saved
+from pcp.training.coordinator.events import Found, SavedState
 from pcp.training.coordinator.roster import (
     COMPILING,
     READY,
@@ -46,7 +45,7 @@ class Recovery:
         self._run, self._rounds = run, rounds
         self._headless_since: float | None = None
         self.searching = False
-        """A checkpoint to go back to was asked for, and not answered yet."""
+        """A `FindCheckpoint` has no answer yet."""
 
     def claimed(self, hello: Hello) -> int | None:
         """The round of the state that a worker holds, by its hello and the ledger."""
@@ -56,16 +55,16 @@ class Recovery:
         prepared, committed = hello.prepared, hello.committed
         if prepared and prepared.round == progress.committed:
             if prepared.digest == progress.digest:
-                return prepared.round  # our welcome told it to adopt that
+                return prepared.round  # its Welcome told it to adopt that round
         if committed is None or not self._run.holds(committed, hello.digest):
             return None
         return committed
 
     def on_ready(self, member: Member, message: Ready) -> None:
-        """A worker says what it holds."""
+        """A worker holds the state of a round."""
         run = self._run
         if member.state == COMPILING:
-            return  # said before its connection broke: its hello says more
+            return  # sent before its connection broke: its Hello is newer
         if not run.holds(message.round, message.digest):
             run.log(
                 f"worker {member.index} holds a state of round {message.round} that "
@@ -78,7 +77,7 @@ class Recovery:
         if restored:
             run.append(
                 "joined",
-                sync=False,  # it counts with the round that the worker takes part in
+                sync=False,  # counted with the round that the worker takes part in
                 worker=member.name,
                 index=member.index,
                 round=message.round,
@@ -88,43 +87,43 @@ class Recovery:
             )
 
     def on_lacking(self, member: Member, message: Lacking) -> None:
-        """A worker could not fetch the state that it was told to take."""
+        """A worker could not fetch a state from the source of its `Restore`."""
         if member.state == COMPILING:
             return
         member.lacked += 1
         self._holds_nothing(member)
 
     def _holds_nothing(self, member: Member) -> None:
-        """Nothing of this run, whatever it said before."""
+        """The member holds no state of this run."""
         self._rounds.lost(member)
         member.state, member.committed = WAITING, None
 
     def judge(self, member: Member) -> None:
-        """Decide where a worker that waits for a state gets it, if that is known."""
+        """Send a waiting worker the source of the state, if there is one."""
         run = self._run
         holders = run.roster.holders(run.committed)
         if self._rounds.goes_on_from(member.committed):
             member.state = READY
         elif run.served_now() is not None:
-            # Before any holder: only here is what this worker had of its own.
+            # Before any holder: only the checkpoint has this worker's own state.
             self._restore_saved(member)
         elif holders:
             keep = {"keep": True} if self._fresh(member) else {}
-            # A member that could not reach one of them has another the next time.
+            # A member that could not reach one holder gets another one the next time.
             source = holders[member.lacked % len(holders)]
             self._restore(member, source.address, source=source.name, **keep)
         elif run.committed == 0:
             self._restore(member, None, source=SEED)
 
     def tick(self) -> None:
-        """Judge the members that wait; rewind when waiting is hopeless."""
+        """Find sources for the waiting members; rewind when no holder can come."""
         run, roster = self._run, self._run.roster
         self._let_go()
-        stranded = not roster.holders(run.committed) and self._rounds.needs_holder()
+        stranded = self._rounds.needs_holder() and not roster.holders(run.committed)
         waiting = False
         for member in roster:
             if member.state == READY and stranded:
-                member.state = WAITING  # it was to be brought up to date by the rest
+                member.state = WAITING  # the other members were to bring it up to date
             if member.state == WAITING:
                 waiting = True
                 self.judge(member)
@@ -138,24 +137,24 @@ class Recovery:
             run.do(FindCheckpoint(run.committed))
 
     def _let_go(self) -> None:
-        """Hold no state that the run has left behind, once no worker takes it."""
+        """Release a state that the run has left behind, once no worker fetches it."""
         saved = self._run.served
         if saved is None or saved.round == self._run.committed or self._taken():
             return
         self._run.stop_serving()
 
     def _taken(self) -> bool:
-        """Whether a worker is taking the state that our own endpoint serves."""
+        """Whether a worker fetches the state that the shepherd itself serves."""
         return any(
             member.state == RESTORING and member.taking["source"] in _OURS
             for member in self._run.roster
         )
 
     def settled(self, ready: Sequence[Member]) -> bool:
-        """Whether the workers' own state of a checkpoint is with workers.
+        """Whether the workers' own state of a checkpoint has been redistributed.
 
-        If others came than it was served for, they all restore it once more, shared
-        out among them.
+        If the number of workers is not the one it was served for, all restore it again,
+        shared out among them.
         """
         run, saved = self._run, self._run.served_now()
         indices = [member.index for member in ready]
@@ -164,7 +163,7 @@ class Recovery:
         if self._rounds.left(saved, ready):
             return True
         if self._taken():
-            return False  # or members that take it and members that have it never meet
+            return False  # or two kinds of members would never form a group
         run.log(
             f"the checkpoint of {counted(saved.workers, 'worker')} is shared out "
             f"among {len(ready)}: what is not sent yet or in flight adds up as before"
@@ -175,14 +174,14 @@ class Recovery:
         return False
 
     def all_back(self) -> bool:
-        """Whether all workers that hold a lease are ready, or had time to come."""
+        """Whether all workers with a lease are ready, or had time to come back."""
         run = self._run
         ready = {member.name for member in run.roster.ready()}
         missing = set(run.progress.outstanding) - ready
         return not missing or run.age > run.grace
 
     def _restore_saved(self, member: Member) -> None:
-        """Let a member take what our own endpoint serves."""
+        """Send a member the shepherd's own endpoint as source."""
         run = self._run
         saved = run.served is not None and run.served.workers
         said: dict[str, Any] = {"source": CHECKPOINT if saved else WEIGHTS}
@@ -191,28 +190,28 @@ class Recovery:
         self._restore(member, run.address_for(member), **said)
 
     def _restore(self, member: Member, address: str | None, **said: Any) -> None:
-        """`said` is what the ledger will say about where the state is from."""
+        """Send a `Restore`; `said` is the source as the ledger will name it."""
         self._rounds.forget(member)
         member.state, member.committed, member.taking = RESTORING, None, said
         keep, round_ = bool(said.get("keep")), self._run.committed
         self._run.send(member, Restore(round=round_, source=address, keep=keep))
 
     def _fresh(self, member: Member) -> bool:
-        """Whether a worker that comes back may go on with what is its own.
+        """Whether a worker that comes back may keep its own state.
 
-        It holds a round of this history, not long ago, under the same program.
+        It holds a recent round of this history, under the same program.
         """
         held, limit = member.committed, self._run.experiment.rejoin_rounds
         if held is None or member.hello.bundle != member.bundle:
             return False
         return 0 < self._run.committed - held <= limit
 
-    def target(self, saved: Saved | None) -> int:
-        """The newest round of which a member, or this checkpoint, has the state."""
+    def target(self, saved: SavedState | None) -> int:
+        """The newest round whose state a member, or this checkpoint, has."""
         return max(self._best_held(), saved.round if saved is not None else 0)
 
     def found(self, event: Found) -> None:
-        """Go back to the newest state that there is."""
+        """Rewind to the newest state that there is."""
         run, saved, best = self._run, event.saved, self.target(event.saved)
         self.searching = False
         for line in event.refused:
@@ -229,8 +228,8 @@ class Recovery:
             run.log(f"continuing from the checkpoint of round {best}")
         self._recut(saved)
 
-    def _recut(self, saved: Saved | None) -> None:
-        """The state that is gone on from was saved by islands of another mesh."""
+    def _recut(self, saved: SavedState | None) -> None:
+        """Log that the state was saved by islands of another mesh."""
         run = self._run
         if saved is None or saved is not run.served_now() or saved.digest is None:
             return
@@ -246,15 +245,15 @@ class Recovery:
         run.log(f"no worker holds round {run.committed} any more: back to {best}")
         run.append("rewind", to=best, reason="state lost")
         if run.served is not None and run.served.round > best:
-            run.stop_serving()  # another state may come to have its number
+            run.stop_serving()  # another state may get its number
         for member in run.roster.ready():
             if (member.committed or 0) > best:
                 member.state, member.committed = WAITING, None
         self._rounds.renew_pool()
-        run.completing_since = None  # there are rounds to make again
+        run.completing_since = None  # some rounds are made again
 
     def _best_held(self) -> int:
-        """The newest round a member holds; 0 if none."""
+        """The newest round that a member holds; 0 if none."""
         held = [member.committed for member in self._run.roster]
         known = [r for r in held if r is not None and r <= self._run.committed]
         return max([0, *known])

@@ -1,6 +1,6 @@
 """The workers of a run, and the state that each of them holds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,13 +15,15 @@ COMPILING = "compiling"
 WAITING = "waiting for a state"
 RESTORING = "restoring"
 CORRECTED = "corrected"
-"""It prepared another state than most, and takes theirs."""
+"""It prepared another state than most members, and fetches that of most."""
 READY = "ready"
+
+UNSEEN = "not back since the shepherd started"
 
 
 @dataclass(eq=False)
 class Member:
-    """A worker that said hello."""
+    """A worker that was admitted by its `Hello`."""
 
     connection: Peer
     hello: Hello
@@ -29,19 +31,19 @@ class Member:
     seen: float
     state: str = COMPILING
     committed: int | None = None
-    """The round of the shared state it holds."""
+    """The round of the shared state that it holds."""
     bundle: str | None = None
-    """The digest of the program that it was given."""
+    """The digest of its program."""
     taking: dict[str, Any] = field(default_factory=dict)
-    """Where it has its state from, as the ledger says it."""
+    """The source of its state, as the ledger names it."""
     corrected_at: float = 0.0
-    """When it was told to take the state that most have prepared."""
+    """When it was told to fetch the state that most members have prepared."""
     unserved: int = 0
-    """How often its state could not be fetched from it."""
+    """How often other workers could not fetch its state."""
     lacked: int = 0
-    """How often it could not fetch a state."""
+    """How often it failed to fetch a state."""
     pace: Pace = field(default_factory=Pace)
-    """Whether it gets on."""
+    """Its inner steps, as its progress guard sees them."""
     speed: float | None = None
     """Inner steps a second, a moving average."""
 
@@ -52,16 +54,16 @@ class Member:
 
     @property
     def address(self) -> str:
-        """Where its peers reach it."""
+        """The address at which its peers reach it."""
         return self.hello.address
 
     def measured(self, steps: int, seconds: float) -> None:
-        """It made `steps` inner steps in `seconds`."""
+        """Note that it made `steps` inner steps in `seconds`."""
         now = steps / max(seconds, 1e-6)
         self.speed = now if self.speed is None else (self.speed + now) / 2
 
-    def describe(self, now: float) -> dict[str, Any]:
-        """For a status."""
+    def identify(self) -> dict[str, Any]:
+        """What stays the same while it is a member: its name, address and device."""
         return {
             "worker": self.name,
             "index": self.index,
@@ -69,23 +71,37 @@ class Member:
             "target": self.hello.target,
             "backend": self.hello.backend,
             "device": self.hello.device,
+        }
+
+    def describe(self, now: float) -> dict[str, Any]:
+        """Its entry in a status."""
+        return {
+            **self.identify(),
             "state": self.state,
             "round": self.committed,
             "steps_per_second": self.speed,
             "silent_seconds": round(now - self.seen, 1),
-            "at": self.pace.at.model_dump() if self.pace.at else None,
+            "at": dict(self.pace.at) if self.pace.at else None,
         }
 
 
 class Roster:
-    """The members, by name and by connection; names keep their index for ever."""
+    """The members, by name and by connection; names keep their index for ever.
 
-    def __init__(self) -> None:
+    `known` are the run's workers under an earlier shepherd, as its journal has them.
+    """
+
+    def __init__(self, known: Iterable[Mapping[str, Any]] = ()) -> None:
         self._members: dict[str, Member] = {}
         self._indices: dict[str, int] = {}
+        self._absent: dict[int, dict[str, Any]] = {}
+        """Workers that left, by index, the last one last; `left` is the reason."""
+        for row in known:
+            self._indices[row["worker"]] = row["index"]
+            self._absent[row["index"]] = {"left": UNSEEN, **row}
         self._by_connection: dict[Peer, Member] = {}
         self._sorted: tuple[Member, ...] | None = None
-        """In order of index; None after a change."""
+        """The members in order of index; None after a change."""
 
     def __iter__(self) -> Iterator[Member]:
         if self._sorted is None:
@@ -96,10 +112,14 @@ class Roster:
     def __len__(self) -> int:
         return len(self._members)
 
-    def first_step(self, target: str) -> float | None:
-        """The longest that a member of this target was seen to take for its first."""
-        took = (m.pace.first_took for m in self if m.hello.target == target)
-        return max((seconds for seconds in took if seconds is not None), default=None)
+    def first_steps(self) -> dict[str, float]:
+        """The longest first inner step, in seconds, by the target of the members."""
+        longest: dict[str, float] = {}
+        for member in self:
+            took, target = member.pace.first_took, member.hello.target
+            if took is not None:
+                longest[target] = max(took, longest.get(target, took))
+        return longest
 
     def __contains__(self, name: object) -> bool:
         return name in self._members
@@ -108,27 +128,35 @@ class Roster:
         return self._members[name]
 
     def add(self, connection: Peer, hello: Hello, now: float) -> Member:
-        """Take a worker in. Its index is the lowest that no present worker has."""
+        """Add a worker. Its index is the lowest that no present worker has."""
         used = {member.index for member in self}
         index = self._indices.get(hello.worker)
         if index is None or index in used:
             index = next(i for i in range(len(used) + 1) if i not in used)
         self._indices[hello.worker] = index
+        self._absent.pop(index, None)
         member = Member(connection, hello, index, now)
         self._members[hello.worker] = member
         self._by_connection[connection] = member
         self._sorted = None
         return member
 
-    def remove(self, member: Member) -> None:
-        """Let a worker go."""
+    def remove(self, member: Member, reason: str | None = None) -> None:
+        """Remove a worker; with a reason it is absent until another takes its place."""
         if self._members.get(member.name) is member:
             del self._members[member.name]
             self._by_connection.pop(member.connection, None)
             self._sorted = None
+            if reason is not None:
+                self._absent[member.index] = {**member.identify(), "left": reason}
+
+    def absent(self, wanted: int) -> list[dict[str, Any]]:
+        """The workers that left last, as many as `wanted` is more than the members."""
+        missing = max(wanted - len(self), 0)
+        return list(self._absent.values())[max(len(self._absent) - missing, 0) :]
 
     def find(self, connection: Peer) -> Member | None:
-        """The member of this connection; None: it is no member's."""
+        """The member of this connection; None: it has no member."""
         return self._by_connection.get(connection)
 
     def ready(self) -> list[Member]:

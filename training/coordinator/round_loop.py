@@ -34,7 +34,7 @@ from pcp.training.wire.messages import (
     Validated,
 )
 
-_KINDS = (
+_KINDS = {
     Heartbeat,
     Ready,
     Lacking,
@@ -44,12 +44,12 @@ _KINDS = (
     GroupFailed,
     Validated,
     Failed,
-)
-"""Of messages that workers send once they were welcomed."""
+}
+"""The kinds of messages that workers send once they were welcomed."""
 
 
 class RoundLoop:
-    """The parts of a run that know its policy, `rounds`."""
+    """The parts of a run that need its policy, `rounds`."""
 
     def __init__(
         self, run: RunState, rounds: Rounds, validation: Validation, saver: Saver
@@ -72,15 +72,15 @@ class RoundLoop:
 
     @staticmethod
     def serves(message: Message) -> bool:
-        """Whether a worker may send this."""
-        return isinstance(message, _KINDS)
+        """Whether a worker may send this message."""
+        return type(message) in _KINDS
 
     def heard(self, member: Member, message: Message) -> None:
-        """A worker's message, of a kind that workers send."""
+        """Handle a worker's message, of a kind that workers send."""
         self._handlers.get(type(message), self.rounds.heard)(member, message)
 
     def tick(self) -> None:
-        """Do what is due by now."""
+        """Do all that is due now."""
         self.recovery.tick()
         if self.recovery.searching:
             return
@@ -91,7 +91,7 @@ class RoundLoop:
             self._advance()
 
     def _advance(self) -> None:
-        """Between two rounds: end the run, or start the next one if it can."""
+        """Between two rounds: end the run, or start the next round if it can begin."""
         run = self._run
         held = self.operator_control.hold()
         if self._awaits_score() or self._saves_best():
@@ -106,14 +106,14 @@ class RoundLoop:
                 self.rounds.start(ready)
 
     def _unproved(self) -> bool:
-        """Whether nobody but the members themselves says that the state is there."""
+        """Whether only the members' digests say that the committed state is there."""
         run = self._run
         if not run.committed or run.served_now() is not None:
             return False
         return self._saver.proves(run.roster.holders(run.committed))
 
     def _corrected(self) -> bool:
-        """Whether a member is about to take the state that most have prepared."""
+        """Whether a member is about to fetch the state that most have prepared."""
         run = self._run
         return any(
             member.state == CORRECTED and run.now - member.corrected_at < run.grace
@@ -131,7 +131,7 @@ class RoundLoop:
         return open_ and monitor.decides(run.experiment, run.progress.scores)
 
     def _saves_best(self) -> bool:
-        """Save the committed round if it is the best, once; whether rounds wait."""
+        """Save the committed round once if it is the best; whether rounds wait."""
         run, saver = self._run, self._saver
         round_, digest = run.committed, run.progress.digest
         if not run.experiment.keep_best or digest == self._best:
@@ -145,7 +145,7 @@ class RoundLoop:
         return True
 
     def _enough(self, ready: list[Member]) -> bool:
-        """Whether the ready members are to begin."""
+        """Whether a round is to begin with the ready members."""
         run = self._run
         if not run.roster.holders(run.committed):
             return self._started and self.rounds.starts_without_holder(ready)
@@ -154,6 +154,6 @@ class RoundLoop:
             return all_here and self.recovery.all_back()
         if self._held_since is None:
             self._held_since = run.now
-        # After a restart the others get a moment to come back too.
+        # After a restart the other workers get a moment to come back too.
         late = run.now - self._held_since > run.grace
         return self.recovery.all_back() and (late or self.rounds.newest is not None)

@@ -1,8 +1,8 @@
-"""What a policy of rounds decides: when they begin, with which members and leases.
+"""A policy of rounds: when a round begins, with which members and leases.
 
-There are two: `pcp.training.coordinator.synchronous_rounds`, where all members begin
-together, and `pcp.training.coordinator.asynchronous_rounds`, where each has a clock of
-its own. A run has one policy, from its first program on. What both have in common is
+There are two policies: in `pcp.training.coordinator.synchronous_rounds` all members
+begin together, in `pcp.training.coordinator.asynchronous_rounds` each has its own
+clock. A run has one policy, from its first program on. Their common part is
 `pcp.training.coordinator.rounds`.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pcp.training.coordinator.attempt import Attempt
-from pcp.training.coordinator.events import Saved
+from pcp.training.coordinator.events import SavedState
 from pcp.training.coordinator.roster import Member
 
 
@@ -27,7 +27,7 @@ class RoundPolicy(ABC):
 
     @abstractmethod
     def start(self, ready: list[Member]) -> None:
-        """Between two rounds: let the ready members work."""
+        """Between two rounds: give the ready members work."""
 
     @abstractmethod
     def check(self, now: float) -> None:
@@ -47,16 +47,16 @@ class RoundPolicy(ABC):
 
     @property
     def exchanges_inside(self) -> bool:
-        """Whether members exchange between inner steps: one's fault is soon all's."""
+        """Whether there are inner exchanges: then one member's fault spreads to all."""
         return False
 
     @abstractmethod
     def forget(self, member: Member) -> None:
-        """A member's work outside of a round is gone with the state that it held."""
+        """Drop a member's work outside of a round, with the state that it held."""
 
     @abstractmethod
     def give_up(self) -> None:
-        """The committed state is lost: what was begun from it does not count."""
+        """The committed state is lost: steps that were made from it do not count."""
 
     @abstractmethod
     def busy(self, name: str) -> bool:
@@ -64,11 +64,11 @@ class RoundPolicy(ABC):
 
     @abstractmethod
     def goes_on_from(self, held: int | None) -> bool:
-        """Whether a worker that holds the state of this round works from it."""
+        """Whether a worker may begin from the state of this round."""
 
     @abstractmethod
     def needs_holder(self) -> bool:
-        """Whether nothing can begin until a worker holds the committed state."""
+        """Whether no round can begin until a worker holds the committed state."""
 
     @abstractmethod
     def stuck(self, waiting: bool) -> bool:
@@ -76,11 +76,11 @@ class RoundPolicy(ABC):
 
     @abstractmethod
     def starts_without_holder(self, ready: Sequence[Member]) -> bool:
-        """Whether those ready can begin though none holds the committed state."""
+        """Whether ready members can begin though none holds the committed state."""
 
     @abstractmethod
-    def left(self, saved: Saved, ready: Sequence[Member]) -> bool:
-        """Whether some of those ready went on from a state that is handed out."""
+    def left(self, saved: SavedState, ready: Sequence[Member]) -> bool:
+        """Whether some ready members have left the state that is handed out."""
 
     @abstractmethod
     def finish_prepared(self) -> bool:
@@ -88,12 +88,12 @@ class RoundPolicy(ABC):
 
     @abstractmethod
     def _particulars(self, attempt: Attempt, name: str) -> dict[str, Any]:
-        """More keys of a member's order."""
+        """Further keys of a member's `RoundStart`."""
 
     @abstractmethod
     def _retry(self, attempt: Attempt) -> None:
-        """An attempt failed; `attempt` is the one that could follow."""
+        """Handle a failed attempt; `attempt` is the one that could follow."""
 
     @abstractmethod
     def _settle(self, attempt: Attempt) -> None:
-        """The steps of these members have counted."""
+        """Note that the steps of these members have counted."""

@@ -1,27 +1,26 @@
-"""A run's rounds: give out leases, wait for all, commit or try again.
+"""The rounds of a run: give out leases, wait for all members, commit or try again.
 
-Everything about one round is in its `Attempt`. A round that lost a member goes
-on with the others; one whose exchange failed although all members live is tried
-again with the same members, and if that keeps failing, without the member that
-the others cannot reach.
+The state of one round is in its `Attempt`. A round that lost a member goes on with the
+others. A round whose exchange failed although all members live is tried again with
+them, and if that keeps failing, without the member that the others cannot reach.
 
-`Rounds` is what every policy has in common: a round is committed when all members of
-its newest attempt have prepared one state. What differs is in `round_policy`.
+`Rounds` is the common part of all policies: a round is committed when all members of
+its newest attempt have prepared one state. `round_policy` is where policies differ.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pcp.errors import StateMismatch, counted
+from pcp.errors import counted
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.effects import Keep, Refuse, ReportRound
 from pcp.training.coordinator.guards.conduct import Conduct, quarantined
 from pcp.training.coordinator.guards.digest_vote import vote
+from pcp.training.coordinator.guards.progress_policy import ProgressPolicy
 from pcp.training.coordinator.guards.value_guard import ValueGuard, claim
-from pcp.training.coordinator.roster import CORRECTED, RESTORING, Member
-from pcp.training.coordinator.round_policy import RoundPolicy
+from pcp.training.coordinator.roster import CORRECTED, Member
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool, Range
@@ -33,24 +32,23 @@ from pcp.training.wire.messages import (
     Commit,
     Computed,
     GroupFailed,
+    Heartbeat,
     Prepared,
-    Stalled,
 )
 
-_MAX_RETRIES = 3
 _UNSERVED = 2
-"""Checkpoints that fail by a member until it goes."""
+"""Checkpoints that fail by one member before it is removed."""
 _REPLAYS = 2
-"""Exchanges made again where members prepare different states."""
+"""How often an exchange is made again where members prepare different states."""
 
 
 def share(at_most: int, speed: float, fastest: float) -> int:
-    """Inner steps of a member while the fastest makes `at_most` (DyLU)."""
+    """The inner steps of a member while the fastest one makes `at_most` (DyLU)."""
     # The quotient first: v / v is 1, n * v / v may be less than n.
     return max(1, int(at_most * (speed / fastest)))
 
 
-class Rounds(RoundPolicy):
+class Rounds(ProgressPolicy):
     """The rounds of a run, one at a time."""
 
     def __init__(
@@ -63,56 +61,28 @@ class Rounds(RoundPolicy):
         self.attempt: Attempt | None = None
         """The round under way."""
         self.newest: Round | None = None
-        """The last round that was committed by this process."""
+        """The last attempt that this process committed."""
         self.nonfinite: list[str] = []
-        """Members whose parts of that round could not count, a line each."""
+        """Members whose parts of that round did not count, a line each."""
         self._left: list[str] = []
         self._group: list[str] = []
         self._conduct = Conduct()
         self._made_again: int | None = None
-        """The round that was begun anew because no member's part of it could count."""
+        """The round that began anew because no member's part of it could count."""
         self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
             Computed: self._on_computed,
             Prepared: self._on_prepared,
             GroupFailed: self._on_group_failed,
+            Heartbeat: self._on_heartbeat,
         }
 
-    def check_progress(self, now: float) -> None:
-        """Let members go whose thread does nothing of what they are to do."""
-        for member in self._run.roster:
-            name, attempt = member.name, self.attempt
-            asked = self._validation.awaits(name) or member.state == RESTORING
-            asked = asked or member.pace.away or self.computing(name)
-            if attempt is not None and name in attempt.members:
-                member.pace.behind = attempt.lags(name, member.pace.at)
-                asked = asked or name in attempt.awaited
-            if not asked:
-                member.pace.rests()
-                continue
-            member.pace.works(now)
-            member.pace.first = self._run.roster.first_step(member.hello.target)
-            if why := member.pace.stalled(now):
-                self._end(member, why)
-
-    def _end(self, member: Member, why: str) -> None:
-        """Let a member go whose process is to end."""
-        self._run.send(member, Stalled(reason=why))
-        self.drop(member, why)
-
     def heard(self, member: Member, message: Message) -> None:
-        """A message about a member's part of a round; others are not listened to."""
+        """Handle a message about a member's part of the round; ignore others."""
         if handler := self._handlers.get(type(message)):
             handler(member, message)
 
-    def drop(self, member: Member, reason: str) -> None:
-        """A worker leaves; its part of this round does not count."""
-        self._run.remove(member)
-        self._validation.lost(member.name)
-        self._run.log(f"worker {member.index} left: {reason}")
-        self.lost(member)
-
     def renew_pool(self) -> None:
-        """Count the samples that are left, from the ledger."""
+        """Make the pool of the samples that are left, by the ledger."""
         taken = self._run.progress.taken()
         self.pool = LeasePool(self.pool.total, self.pool.quantum, taken)
 
@@ -122,7 +92,7 @@ class Rounds(RoundPolicy):
         self.pool.give_back(lease)
 
     def _on_computed(self, member: Member, message: Computed) -> None:
-        """A member has done its inner steps: they may count, or it is left out."""
+        """A member has done its inner steps: they count, or the member is left out."""
         attempt = self.attempt
         if attempt is None or not self._current(message):
             return
@@ -139,7 +109,7 @@ class Rounds(RoundPolicy):
             self.reject(attempt, attempt.first_faults())
 
     def _on_prepared(self, member: Member, message: Prepared) -> None:
-        """A member is done; when all are, the round is committed."""
+        """A member has prepared its state; when all have, the round is committed."""
         attempt = self.attempt
         if attempt is None or not attempt.accept(member.name, message):
             return
@@ -152,13 +122,13 @@ class Rounds(RoundPolicy):
             self._conclude(attempt)
 
     def _fault(self, attempt: Attempt, name: str, said: Prepared) -> str:
-        """What keeps a member's report from counting; "" if nothing does."""
+        """The fault for which a member's report does not count; "" if there is none."""
         if not math.isfinite(said.loss):
             return f"loss is {said.loss}"
         return claim(attempt, name, said, self._run.sample_tokens, self.pool.quantum)
 
     def _conclude(self, attempt: Attempt) -> None:
-        """All members are prepared: with one state that may count, or not."""
+        """All members are prepared: commit if they have one state that may count."""
         verdict = vote(attempt.members, attempt.prepared, attempt.before)
         attempt.digest = verdict.digest
         if verdict.digest is None:
@@ -175,7 +145,7 @@ class Rounds(RoundPolicy):
         self.commit(attempt)
 
     def _divided(self, attempt: Attempt, wrong: Sequence[str]) -> None:
-        """Members prepared different states, and no state has most of them."""
+        """Members prepared different states, and no state has most votes."""
         if wrong:
             fault = "it prepared another state than the others"
             self.reject(attempt, dict.fromkeys(wrong, fault))
@@ -186,7 +156,7 @@ class Rounds(RoundPolicy):
             self._halt(attempt, f"{who} prepare different states, time after time")
 
     def _spoiled(self, attempt: Attempt, fault: str) -> None:
-        """The result may not count, and no member says why: without whom may it?"""
+        """The result may not count, and no member reports why: leave one out."""
         everyone = [*attempt.members, *attempt.aside]
         attempt.cleared += attempt.aside
         left = [name for name in attempt.members if name not in attempt.cleared]
@@ -207,7 +177,7 @@ class Rounds(RoundPolicy):
         self._retry(tried)
 
     def reject(self, attempt: Attempt, faults: Mapping[str, str]) -> None:
-        """The round goes on without these members' parts, for these reasons."""
+        """Go on with the round without these members' parts, for these faults."""
         for name, fault in faults.items():
             self._left_out(attempt, name, fault)
         rest = attempt.again(self._run.progress.epoch + 1, list(faults))
@@ -225,7 +195,7 @@ class Rounds(RoundPolicy):
             self._pause(f"no part of round {attempt.round} may count ({whose})")
 
     def _left_out(self, attempt: Attempt, name: str, fault: str) -> None:
-        """A member's part does not count; it says so, and what it did is remembered."""
+        """A member's part does not count: log it, and note the fault in `Conduct`."""
         run = self._run
         self._left.append(
             f"{self._who(name)} is left out of round {attempt.round}: {fault}"
@@ -235,12 +205,12 @@ class Rounds(RoundPolicy):
         self._wrong(name, attempt.round, fault)
 
     def _wrong(self, name: str, round_: int, fault: str) -> None:
-        """A member was wrong: who is so again and again trains elsewhere."""
+        """Note a member's fault; quarantine the member if it is not its first one."""
         run = self._run
         if name not in run.roster or not self._conduct.wrong(name, round_):
             return
         if len(run.roster.ready()) < 2:
-            return  # with nobody else a run can only pause
+            return  # without other members the run can only pause
         run.append("quarantined", worker=name, round=round_, reason=fault)
         run.log(
             f"{self._who(name)} is quarantined: {fault}, and not for the first time"
@@ -250,17 +220,17 @@ class Rounds(RoundPolicy):
         self.drop(member, "quarantined")
 
     def unserved(self, member: Member) -> None:
-        """A member does not hand out its state: once may be haste, twice it goes."""
+        """A member did not hand out its state: the second time it is removed."""
         member.unserved += 1
         if member.unserved < _UNSERVED:
             return
         fault = "the state that it says it holds cannot be fetched from it"
         self._wrong(member.name, self._run.committed, fault)
         if member.name in self._run.roster:
-            self._end(member, fault)  # the same process would say the same again
+            self._end(member, fault)  # the same process would report the same again
 
     def _halt(self, attempt: Attempt, why: str) -> None:
-        """No state is known to be right: the samples go back, and the run waits."""
+        """No state is known to be right: return the samples, and pause."""
         self.attempt, self._group = None, []
         for name in (*attempt.members, *attempt.aside):
             self.without(attempt, name)
@@ -275,7 +245,7 @@ class Rounds(RoundPolicy):
         )
 
     def resumed(self) -> None:
-        """An operator lets the run go on: what was usual before is so no longer."""
+        """An operator lets the run go on: forget the usual norms."""
         self._made_again = None
         self.guard.forget()
 
@@ -283,25 +253,35 @@ class Rounds(RoundPolicy):
         roster = self._run.roster
         return f"worker {roster[name].index} ({name})" if name in roster else name
 
+    def _on_heartbeat(self, member: Member, message: Heartbeat) -> None:
+        """A member may say how far it is in a round: whom others wait for is known."""
+        attempt, said = self.attempt, message.meeting
+        if attempt is None:
+            return
+        here = said and (said.round, said.epoch) == (attempt.round, attempt.epoch)
+        attempt.straggler_detection.heard(
+            member.name,
+            said if here else None,
+            self._run.now,
+            begun=said is not None and said.round == attempt.round,
+        )
+
     def _on_group_failed(self, member: Member, message: GroupFailed) -> None:
-        """A member could not exchange; wait a little: a peer may turn out dead."""
+        """A member could not exchange. Wait a little: a peer may turn out dead."""
         attempt = self.attempt
         if attempt is None or not self._current(message):
             return
         self._run.log(f"worker {member.index}: {message.reason}")
         if attempt.failed_at is None:
             attempt.failed_at = self._run.now
-        attempt.reported.add(member.name)
-        if message.lost is not None and message.lost < len(attempt.members):
-            accused = attempt.members[message.lost]
-            attempt.suspects.setdefault(accused, set()).add(member.name)
+        self._accuse(member, attempt, message)
 
     def commit(self, attempt: Attempt) -> None:
-        """Members are prepared with one state: it counts from now on."""
+        """Commit the state that the members have prepared."""
         digest = attempt.agreed
         run, record = self._run, self._recorded(attempt)
-        # Before it counts: a shepherd that is killed in between keeps it once more, as
-        # after a rewind; the other way round the record would be lost.
+        # Figures before the commit: a shepherd that is killed in between keeps them
+        # again, as after a rewind; in the other order they would be lost.
         run.do(Keep(record))
         more: dict[str, Any] = {"metrics": record.metrics} if record.metrics else {}
         paces = (run.roster[name].pace.usual for name in attempt.members)
@@ -329,7 +309,7 @@ class Rounds(RoundPolicy):
             self._saver.save(here)
 
     def _tell(self, attempt: Attempt, digest: str) -> None:
-        """Members hear of a commit, and what of the validation is theirs."""
+        """Tell the members of a commit, with their shares of the validation."""
         shares = self._validation.shares(attempt, last=self.exhausted())
         wrong = [n for n in attempt.members if attempt.prepared[n].digest != digest]
         right = next(name for name in attempt.members if name not in wrong)
@@ -371,7 +351,7 @@ class Rounds(RoundPolicy):
         )
 
     def _seconds(self, attempt: Attempt, busy: float) -> float:
-        """How long a round took of which a member says it was busy that long."""
+        """How long a round took, if its members were busy for so long."""
         return max(self._run.now - attempt.began, busy)
 
     def _current(self, message: Computed | GroupFailed) -> bool:
@@ -403,46 +383,8 @@ class Rounds(RoundPolicy):
             roster[name].pace.ordered(run.now)
             run.send(roster[name], order)
 
-    def _check_failed(self, now: float) -> None:
-        """An exchange failed, and no member was seen to die: try the same again."""
-        attempt = self.attempt
-        limit = self._run.experiment.heartbeat_limit_seconds
-        if attempt is None or attempt.failed_at is None:
-            return
-        if now - attempt.failed_at < limit:
-            return
-        if attempt.retries >= _MAX_RETRIES and attempt.suspects:
-            name, why = self._conduct.to_go(attempt.members, attempt.suspects)
-            self.drop(self._run.roster[name], why)
-        elif hung := self._hung(attempt):
-            for member, why in hung:
-                self._end(member, why)
-        else:
-            self._again(attempt, "an exchange failed")
-
-    def _hung(self, attempt: Attempt) -> list[tuple[Member, str]]:
-        """Members that do and say nothing while others, again and again, fail.
-
-        Not those that wait for the others still: who fails at once unseats nobody.
-        """
-        roster = self._run.roster
-        silent = [
-            (roster[name], f"said nothing in {counted(times, 'attempt')} that failed")
-            for name, times in attempt.silent().items()
-            if times > _MAX_RETRIES
-        ]
-        return [(member, why) for member, why in silent if member.pace.idle]
-
-    def _again(self, attempt: Attempt, why: str) -> None:
-        if attempt.retries > 2 * _MAX_RETRIES:
-            raise StateMismatch(
-                f"round {attempt.round} failed {attempt.retries} times: {why}; "
-                "the workers' logs say what happened"
-            )
-        self._retry(attempt.again(self._run.progress.epoch + 1))
-
     def _goes_on(self, attempt: Attempt) -> None:
-        """A round is attempted again with these members."""
+        """Log that a round is attempted again with these members."""
         self._run.log(
             f"round {attempt.round} goes on with "
             f"{counted(len(attempt.members), 'worker')} (epoch {attempt.epoch})"

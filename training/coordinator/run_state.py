@@ -1,10 +1,10 @@
-"""The part of a run's state machine that all others share: its place and its effects.
+"""The state that all parts of a run's state machine share, and their effects.
 
-A part changes the state and says with `do` (or `append`, `send`, `log`) what that asks
-of the world. The order of the effects is the order of these calls.
+A part changes the state and adds effects with `do` (or `append`, `send`, `log`). The
+order of the effects is the order of these calls.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pcp.training.config.experiment import Experiment
@@ -18,7 +18,7 @@ from pcp.training.coordinator.effects import (
     Serve,
     StopServing,
 )
-from pcp.training.coordinator.events import Saved
+from pcp.training.coordinator.events import SavedState
 from pcp.training.coordinator.roster import Member, Roster
 from pcp.training.storage import nonfinite
 from pcp.training.storage.ledger_state import LedgerReplay, Progress
@@ -28,11 +28,11 @@ from pcp.training.wire.message import (
 
 
 class RunState:
-    """One run, as the shepherd's process knows it. Times are seconds of its clock.
+    """The state of one run in the shepherd's process. Times are seconds of its clock.
 
-    `replay` has applied the ledger's lines so far. `folder` is where the run is kept,
-    `serves` the address of the endpoint that hands out states, and `wanted` how many
-    workers the first round waits for.
+    `replay` has applied the ledger's lines so far. `folder` is the run's, `serves` the
+    address of the endpoint that hands out states, and `wanted` how many workers the
+    first round waits for. `known` are workers under an earlier shepherd.
     """
 
     def __init__(
@@ -44,35 +44,36 @@ class RunState:
         folder: str,
         serves: str,
         wanted: int | None = None,
+        known: Iterable[Mapping[str, Any]] = (),
         now: float = 0.0,
     ) -> None:
         self.experiment, self.name, self.folder = experiment, name, folder
         self.wanted = wanted or experiment.workers
-        self.roster = Roster()
+        self.roster = Roster(known)
         self.now = self.born = now
-        """The time of the event that is handled; when this process began."""
+        """The time of the event that is handled, at first of the process's start."""
         self.grace = 2 * experiment.heartbeat_limit_seconds
-        """Seconds that workers get to come back after the shepherd started."""
+        """The seconds in which workers may come back after the shepherd started."""
         self.completing_since: float | None = None
-        """Since when no further round will begin."""
+        """When the last round was over; None before."""
         self.cancelled = False
-        """Whether an operator ended the run early."""
+        """Whether an operator has ended the run early."""
         self.sample_tokens = 1
-        """What a sample counts for; known with the first program."""
+        """The tokens of a sample; known with the first program."""
         self.draining: set[str] = set()
-        """Workers that are to leave, and get nothing new to do."""
+        """Workers that are to leave, and get no new work."""
         self.nonfinite: set[str] = set()
-        """Tensors that were not finite in a state that the run began from."""
-        self.served: Saved | None = None
-        """The state that this process's own endpoint hands out."""
+        """Tensors that were not finite in the state from which the run began."""
+        self.served: SavedState | None = None
+        """The state that the shepherd's own endpoint hands out."""
         self.parts: list[int] = []
-        """The indices of the workers among which it is shared out."""
+        """The indices of the workers among which that state is shared out."""
         self._replay, self._serves = replay, serves
         self._effects: list[Effect] = []
 
     @property
     def progress(self) -> Progress:
-        """The ledger's sum, with the lines that are still to be written."""
+        """The progress by the ledger, with the lines that are still to be written."""
         return self._replay.progress
 
     @property
@@ -82,7 +83,7 @@ class RunState:
 
     @property
     def term(self) -> int:
-        """In which this shepherd leads, where others stand by; else 0."""
+        """The term in which this shepherd leads, where others stand by; else 0."""
         return self._replay.progress.term
 
     @property
@@ -101,72 +102,73 @@ class RunState:
         return monitor.stops(self.experiment, self.progress.scores)
 
     def do(self, effect: Effect) -> None:
-        """Ask for something, after all that was asked for before."""
+        """Add an effect behind all others."""
         self._effects.append(effect)
 
     def taken(self) -> list[Effect]:
-        """All that was asked for since the last time."""
+        """The effects since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
     def append(self, kind: str, *, sync: bool = True, **fields: Any) -> None:
-        """A line of the ledger; `StateMismatch` if it cannot follow those before."""
+        """Write a line of the ledger; `StateMismatch` if it cannot follow there."""
         self._replay.apply({"kind": kind, **fields})
         self.do(Append(kind, fields, sync))
 
     def send(self, member: Member, message: Message, bundle: str | None = None) -> None:
-        """A message for a worker, and the bundle for a target behind it."""
+        """Send a message to a worker, and the bundle for a target behind it."""
         self.do(Send(member.connection, message, bundle))
 
     def log(self, text: str) -> None:
-        """A line for the observers."""
+        """Log a line for the observers."""
         self.do(Log(text))
 
-    def remove(self, member: Member) -> None:
-        """A worker is no member any longer."""
-        self.roster.remove(member)
+    def remove(self, member: Member, reason: str) -> None:
+        """Remove a worker from the members. After the last round nobody is missed."""
+        over = self.completing_since is not None
+        self.roster.remove(member, None if over else reason)
         self.do(Close(member.connection))
 
     def holds(self, round_: int, digest: str | None) -> bool:
-        """Whether this is a state of the run's history, as the ledger has it."""
+        """Whether the ledger has this state in the run's history."""
         # The state before the first round is made from a seed, or loaded.
         return not round_ or self.progress.history.digest(round_) == digest
 
     def knows(self, round_: int | None) -> bool:
-        """Whether the history in memory is enough to judge a state of a round."""
+        """Whether the history in memory reaches back to this round."""
         return not round_ or self.progress.history.reaches(round_)
 
     # States that the endpoint hands out ----------------------------------------------
 
-    def serve(self, saved: Saved, parts: Sequence[int] | None = None) -> None:
-        """Hand out a state, to all workers that saved it or to these indices."""
+    def serve(self, saved: SavedState, parts: Sequence[int] | None = None) -> None:
+        """Hand out a state to the workers that saved it, or to these indices."""
         self.served = saved
         self.parts = list(range(saved.workers) if parts is None else parts)
         self.do(Serve(saved.round, tuple(self.parts)))
 
     def stop_serving(self) -> None:
-        """Let go of a state that the run has left behind."""
+        """Release a state that the run has left behind."""
         self.served = None
         self.do(StopServing())
 
-    def tell_nonfinite(self, saved: Saved, what: str) -> None:
-        """A line where some of a state's numbers are not finite."""
+    def tell_nonfinite(self, saved: SavedState, what: str) -> None:
+        """Log a line where a state has numbers that are not finite."""
         self.nonfinite |= set(saved.nonfinite)
         if saved.nonfinite:
             self.log(f"{what} is not finite: {nonfinite.listed(saved.nonfinite)}")
 
-    def served_now(self) -> Saved | None:
-        """The committed state, if this process's own endpoint has it."""
+    def served_now(self) -> SavedState | None:
+        """The committed state, if the shepherd's own endpoint has it."""
         saved = self.served
         return saved if saved is not None and saved.round == self.committed else None
 
     def source(self, member: Member) -> str | None:
-        """Where a member can fetch the committed state; None: no process has it."""
+        """The address from which a member can fetch the committed state, or None."""
         for holder in self.roster.holders(self.committed):
             return holder.address
         return self.address_for(member) if self.served_now() is not None else None
 
     def address_for(self, member: Member) -> str:
-        """Our endpoint, at the address that led the member to this machine."""
+        """The shepherd's endpoint, at the address by which the member reached it."""
         here, port = member.connection.here, self._serves.rpartition(":")[2]
         return f"[{here}]:{port}" if ":" in here else f"{here}:{port}"

@@ -1,20 +1,19 @@
-"""Late results: the inner steps of a member that a round went on without.
+"""Stale results: the inner steps of a member that a round went on without.
 
-    drop    they do not count; its samples go back to the pool
-    next    it finishes them, and brings them into the next round that it can join
+    drop    the steps do not count; their samples go back to the pool
+    next    the member finishes them, and brings them into the next round that it joins
 
-A late member of round t keeps its lease, and is left alone until its steps are made.
-If the others are then still making theirs, it joins the round under way, in a group of
-the next epoch; else it is a member of the next one, in which it makes no other steps.
-In round t + a it contributes θ_t - θ_m, how far it went from where it began, and each
-of its tokens counts λ^a, with λ = `late_discount`:
+A late member of round t keeps its lease, and gets no message until its steps are made.
+If the other members are then still making theirs, it joins the round under way, in a
+group of the next epoch; else it is a member of the next round, in which it makes no
+other steps. In round t + a it contributes θ_t - θ_m, its delta from the state in which
+it began, and each of its tokens counts λ^a, with λ = `late_discount`:
 
     Δ = (Σ_in time w_m Δ_m + Σ_late λ^a w_l Δ_l) / (Σ_in time w_m + Σ_late λ^a w_l)
 
-in every algorithm that averages deltas by tokens when a round ends. Where members meet
-inside a round, have parameters of their own, or exchange a round late, there is no
-delta that could wait; on clocks of their own what a learner did is merged whenever it
-comes: `next` is an error there.
+in every algorithm that averages deltas by tokens when a round ends. With inner
+exchanges, replicas, or exchanges a round late there is no delta that could wait; a
+learner's push is merged whenever it comes: `next` is an error there.
 """
 
 from dataclasses import dataclass
@@ -45,28 +44,28 @@ def check(experiment: Experiment, manifest: Manifest) -> None:
 
 
 def discount(experiment: Experiment, age: int) -> float:
-    """The weight of a token of steps that are `age` rounds late: λ^a."""
+    """The weight of a token whose steps are `age` rounds late: λ^a."""
     return experiment.late_discount**age
 
 
 @dataclass
-class Late:
-    """A member that did not make its steps in time; the ledger has its lease."""
+class LateMember:
+    """A member that did not make its steps in time; its lease is in the ledger."""
 
     round: int
-    """The round it was given out in."""
+    """The round of its lease."""
     done: bool = False
 
 
 class StaleResults:
     """The late members of a run's rounds, by name.
 
-    They end with the shepherd: the one after it gives back what it finds to be late.
+    They end with the shepherd: the next shepherd returns the leases of late members.
     """
 
     def __init__(self, run: RunState) -> None:
         self._run = run
-        self.members: dict[str, Late] = {}
+        self.members: dict[str, LateMember] = {}
 
     @property
     def counts(self) -> bool:
@@ -74,18 +73,18 @@ class StaleResults:
         return self._run.experiment.late == "next"
 
     def busy(self, name: str) -> bool:
-        """Whether a member still makes late steps, and takes part in nothing else."""
+        """Whether a member still makes late steps, and takes part in no round."""
         return name in self.members and not self.members[name].done
 
     def leases(self) -> dict[str, list[Range]]:
-        """The leases of late members that have made their steps by now."""
+        """The leases of late members that have made their steps."""
         late = self._run.progress.late
         return {name: held for name, held in late.items() if not self.busy(name)}
 
     def keep(self, attempt: Attempt, name: str) -> None:
-        """The round goes on without this member; its steps are to count later."""
+        """Keep the lease of a member that the round goes on without."""
         self._run.append("late", round=attempt.round, worker=name)
-        self.members[name] = Late(attempt.round)
+        self.members[name] = LateMember(attempt.round)
 
     def weight(self, name: str, round_: int) -> float:
         """The weight of each of a member's tokens in a round: λ^a."""
@@ -94,7 +93,7 @@ class StaleResults:
         return discount(self._run.experiment, age)
 
     def computed(self, member: Member, message: Computed) -> list[Range] | None:
-        """The lease of the steps that a late member has made by this, if it has."""
+        """The lease of a late member whose steps this message reports made, or None."""
         late = self.members.get(member.name)
         if late is None or late.done or message.round != late.round:
             return None
@@ -108,6 +107,6 @@ class StaleResults:
         return self._run.progress.late.get(name)
 
     def settle(self, names: list[str]) -> None:
-        """A round with these members was committed."""
+        """Forget these members' late steps: a round with them was committed."""
         for name in names:
             self.members.pop(name, None)

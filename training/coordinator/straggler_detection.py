@@ -1,31 +1,36 @@
 """Stragglers of a round with inner exchanges.
 
-There all members are done together, so being done does not tell a slow member. Waiting
-does: with its heartbeats a member says how many exchanges it has come to (the forming
-of the group is the first), and how long it has been waiting in the last. Once a quorum
-has waited in one for longer than the grace, or when the deadline has passed, members
-that have not come to it hold the round up; a member counts as such only by a report
-from after that moment, so a report on its way harms no member.
+In such a round all members are done together, so the end of their steps does not show a
+slow member. Their waiting does: the heartbeats of a member report how many exchanges it
+has entered (the formation of the group is the first), and how long it has waited in the
+last. Once a quorum has waited in an exchange for longer than the grace, or when the
+deadline has passed, members that have not entered it are stragglers. Only a report from
+after that moment makes a member a straggler, so a report on its way harms no member.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pcp.training.wire.messages import (
+    AwaitedRanks,
     InnerExchangeReport,
 )
 
 
 @dataclass(frozen=True)
 class WaitReport:
-    """A member's heartbeat: when it came, and what it said."""
+    """The report in a member's heartbeat, and when it came."""
 
     at: float
     entered: int
     waited: float | None
     begun: bool = True
-    """Whether it is at this round, if by an order before."""
+    """Whether the member is at this round, if by an earlier message."""
+    awaits: AwaitedRanks | None = None
+    """The ranks that it waits for; None: it is in no call with others."""
+    alone: float | None = None
+    """For how long it is where others are, and in no call with them."""
 
 
 class StragglerDetection:
@@ -41,17 +46,56 @@ class StragglerDetection:
         now: float,
         begun: bool = True,
     ) -> None:
-        """A member's heartbeat; None if it is somewhere else than in this attempt."""
+        """Note a member's report; None: the member is not in this attempt."""
         if report is None:
             self._reports[name] = WaitReport(now, -1, None, begun)
         else:
-            self._reports[name] = WaitReport(now, report.entered, report.waits)
+            self._reports[name] = WaitReport(
+                at=now,
+                entered=report.entered,
+                waited=report.waits,
+                awaits=report.awaits,
+                alone=report.alone,
+            )
 
     def awaited(self, members: Collection[str]) -> list[str]:
         """Members that are not at this round, while others form its group."""
         said = {n: r for n, r in self._reports.items() if n in members}
         forming = any(r.entered == 0 and r.waited is not None for r in said.values())
         return [n for n, r in said.items() if forming and not r.begun]
+
+    def lacked(
+        self, members: Sequence[str], limits: Mapping[str, float]
+    ) -> dict[str, set[str]]:
+        """The members that most of those in calls lack, and which do so.
+
+        Each for as long as its own of the `limits`, in seconds. Of several only those
+        that are lacked by most: who waits for one that hangs comes to no other call.
+        """
+        said = {n: r.awaits for n, r in self._reports.items() if n in members}
+        in_calls = {name: awaits for name, awaits in said.items() if awaits is not None}
+        by: dict[str, set[str]] = {}
+        for name, awaits in in_calls.items():
+            for rank in awaits.ranks:
+                lacks = members[rank] if rank < len(members) else name
+                if lacks != name and awaits.seconds >= limits[lacks]:
+                    by.setdefault(lacks, set()).add(name)
+        most = max(map(len, by.values()), default=0)
+        return {
+            name: those
+            for name, those in by.items()
+            if len(those) == most and 2 * most > len(in_calls.keys() - {name})
+        }
+
+    def elsewhere(self, name: str) -> bool:
+        """Whether a member is not at this attempt, as it says since this began."""
+        report = self._reports.get(name)
+        return report is not None and report.entered < 0
+
+    def alone(self, name: str) -> float:
+        """For how many seconds a member is where others are, in no call with them."""
+        report = self._reports.get(name)
+        return 0.0 if report is None else report.alone or 0.0
 
     def stragglers(
         self,
@@ -61,10 +105,10 @@ class StragglerDetection:
         earliest: float,
         deadline: float,
     ) -> list[str]:
-        """Members that the others have waited for too long, by now.
+        """Members for which the others have waited too long.
 
-        `earliest` is when a quorum may leave anybody out; `deadline` when whoever
-        holds others up is. Times are those of the reports.
+        From `earliest` on a quorum may leave members out; at `deadline` every member
+        that holds others up is left out. Times are those of the reports.
         """
         said = {n: r for n, r in self._reports.items() if n in members}
         waiting = [r for r in said.values() if r.waited is not None]

@@ -1,4 +1,4 @@
-"""Which members of a round are waited for no longer: quorum, grace, deadline."""
+"""The straggler policy of a round: quorum, grace, deadline."""
 
 import math
 
@@ -9,11 +9,11 @@ from pcp.training.coordinator.attempt import Attempt
 def slow_members(
     attempt: Attempt, experiment: Experiment, inner_exchanges: bool, now: float
 ) -> list[str]:
-    """Members that the round goes on without, by now.
+    """Members that the round goes on without.
 
-    With `inner_exchanges` a slow member shows in the others' waiting
-    (`pcp.training.coordinator.straggler_detection`); else the members that are not
-    done are slow.
+    With `inner_exchanges` the waiting of the others shows a slow member
+    (`pcp.training.coordinator.straggler_detection`); else the members that are not done
+    are slow.
     """
     if inner_exchanges:
         return _stragglers_inside(attempt, experiment)
@@ -22,7 +22,7 @@ def slow_members(
 
 
 def _stragglers_inside(attempt: Attempt, experiment: Experiment) -> list[str]:
-    """Members that the others wait for in mid-round, for too long."""
+    """Members for which others wait too long in inner exchanges."""
     deadline = experiment.round_deadline_seconds or math.inf
     return attempt.straggler_detection.stragglers(
         attempt.members,
@@ -34,7 +34,7 @@ def _stragglers_inside(attempt: Attempt, experiment: Experiment) -> list[str]:
 
 
 def _end(attempt: Attempt, experiment: Experiment) -> float:
-    """When the slow members of an attempt are left out; never, if infinite."""
+    """When the slow members of an attempt are left out; infinite: never."""
     ends = [math.inf]
     if experiment.round_deadline_seconds and attempt.computed:
         ends.append(attempt.began + experiment.round_deadline_seconds)
@@ -45,5 +45,5 @@ def _end(attempt: Attempt, experiment: Experiment) -> float:
 
 
 def _pause(attempt: Attempt, experiment: Experiment) -> float:
-    """Another attempt may repeat no steps, but forming it takes a moment."""
+    """The extra grace of an attempt: its group takes a moment to form."""
     return 0.0 if attempt.first else experiment.heartbeat_limit_seconds

@@ -1,8 +1,8 @@
 """Rounds that all members begin together, from one state.
 
-A member slower than quorum, grace or deadline allow is left out: its lease goes back
-to the pool, and it takes part in the next round; or what it did comes late, and counts
-in a later one (`pcp.training.coordinator.stale_results`).
+A member slower than quorum, grace or deadline allow is left out: its lease goes back to
+the pool, and it takes part in the next round; or its steps are stale results, which
+count in a later round (`pcp.training.coordinator.stale_results`).
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.checkpointing import Saver
-from pcp.training.coordinator.events import Saved
+from pcp.training.coordinator.events import SavedState
 from pcp.training.coordinator.roster import READY, Member
 from pcp.training.coordinator.rounds import Rounds, share
 from pcp.training.coordinator.run_state import RunState
@@ -20,16 +20,15 @@ from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool, Range
 from pcp.training.wire.messages import (
     Computed,
-    Heartbeat,
     Prepared,
 )
 
 
 class SynchronousRounds(Rounds):
-    """See the module.
+    """The policy of synchronous rounds; see the module.
 
-    `alone`: a round has one member, other workers stand by. `inner_exchanges`: a round
-    has exchanges inside, so a slow member shows in the others' waiting.
+    `alone`: a round has one member, other workers are idle. `inner_exchanges`: a round
+    has exchanges between inner steps, so the others' waiting shows a slow member.
     """
 
     def __init__(
@@ -45,7 +44,6 @@ class SynchronousRounds(Rounds):
         super().__init__(run, pool, validation, saver)
         self._alone, self._inner_exchanges = alone, inner_exchanges
         self._late = StaleResults(run)
-        self._handlers[Heartbeat] = self._on_heartbeat
 
     def exhausted(self) -> bool:
         """Whether no further round can begin: all are done, or the data is used up."""
@@ -63,19 +61,19 @@ class SynchronousRounds(Rounds):
         return held == self._run.committed
 
     def needs_holder(self) -> bool:
-        """Between two rounds; in one the members have the state, or are brought it."""
+        """Between two rounds; in a round the members have the state, or fetch it."""
         return self.attempt is None
 
     def stuck(self, waiting: bool) -> bool:
-        """As long as a worker waits for a state."""
+        """While a worker waits for a state."""
         return waiting
 
     def starts_without_holder(self, ready: Sequence[Member]) -> bool:
         """Never: rank 0 of a round holds the state of the one before."""
         return False
 
-    def left(self, saved: Saved, ready: Sequence[Member]) -> bool:
-        """Never: all wait for each other."""
+    def left(self, saved: SavedState, ready: Sequence[Member]) -> bool:
+        """Never: all members begin together."""
         return False
 
     # Beginning a round ------------------------------------------------------------
@@ -91,7 +89,7 @@ class SynchronousRounds(Rounds):
             held = run.progress.outstanding
             ready = [min(ready, key=lambda m: (m.name not in held, rank(m)))]
         self._return_absent({member.name for member in ready})
-        # Holders of the state come first: the others take the state of rank 0.
+        # Holders of the state come first: the others fetch it from rank 0.
         order = [member.name for member in sorted(ready, key=rank)]
         again = bool(run.progress.outstanding or self._late.leases())
         leases = self._leases(order)
@@ -109,7 +107,7 @@ class SynchronousRounds(Rounds):
         self._launch(attempt)
 
     def _return_absent(self, names: set[str]) -> None:
-        """Leases of members that are not there go back to the pool."""
+        """Return the leases of absent members to the pool."""
         for name, lease in list(self._run.progress.outstanding.items()):
             if name not in names:
                 self.give_back(name, lease)
@@ -127,7 +125,7 @@ class SynchronousRounds(Rounds):
         return leases
 
     def _steps(self, at_most: int, names: list[str]) -> dict[str, int]:
-        """Inner steps of each of `names`, so that all of them end together (DyLU)."""
+        """The inner steps of each of `names`, so that all end together (DyLU)."""
         speeds = {name: self._run.roster[name].speed for name in names}
         fastest = max((speed for speed in speeds.values() if speed), default=None)
         if not (self._run.experiment.uneven_steps and fastest):
@@ -138,7 +136,7 @@ class SynchronousRounds(Rounds):
         }
 
     def _rank_by(self, group: list[str]) -> Callable[[Member], tuple[bool, int, int]]:
-        """Holders of the state first, then as in the last group: it may stay."""
+        """Holders of the state first, then as in the last group, which may stay."""
         places = {name: place for place, name in enumerate(group)}
         committed = self._run.committed
 
@@ -149,7 +147,7 @@ class SynchronousRounds(Rounds):
         return rank
 
     def _particulars(self, attempt: Attempt, name: str) -> dict[str, Any]:
-        """The state to begin from; of late steps that they are made, their weight."""
+        """The source of the state; of late steps, that they are made, and a weight."""
         said = {"digest": self._run.progress.digest}
         if name not in self._late.members:
             return said
@@ -160,7 +158,7 @@ class SynchronousRounds(Rounds):
         """Commit a round that was prepared by all when the last shepherd died."""
         run, progress = self._run, self._run.progress
         if set(progress.outstanding) != set(progress.members):
-            return False  # a lease of it was taken back since
+            return False  # one of its leases was taken back since
         prepared: dict[str, Prepared] = {}
         for name in progress.outstanding:
             member = run.roster[name] if name in run.roster else None
@@ -183,7 +181,7 @@ class SynchronousRounds(Rounds):
             digest=digests.pop(),
         )
         if any(self._fault(attempt, name, said) for name, said in prepared.items()):
-            return False  # it is made again, and judged
+            return False  # the round is made again, and checked
         run.log(f"round {attempt.round} was prepared by all: committing it")
         self.commit(attempt)
         return True
@@ -192,7 +190,7 @@ class SynchronousRounds(Rounds):
 
     def lost(self, member: Member) -> None:
         """A member is gone; its part of this round does not count."""
-        # If it comes back it may be another process: that needs another group.
+        # If it comes back it may be another process, which needs another group.
         self._group = []
         attempt = self.attempt
         self.forget(member)
@@ -203,7 +201,7 @@ class SynchronousRounds(Rounds):
             self._retry(attempt.again(self._run.progress.epoch + 1, [member.name]))
 
     def give_up(self) -> None:
-        """No lease that is held will be used: the state they belong to is lost."""
+        """Return all leases: the state that they belong to is lost."""
         for name in list(self._late.members):
             self.forget(self._run.roster[name])
         for name, lease in list(self._run.progress.outstanding.items()):
@@ -215,13 +213,13 @@ class SynchronousRounds(Rounds):
         return self._inner_exchanges
 
     def without(self, attempt: Attempt, name: str) -> None:
-        """A member's samples go back to the pool; late steps of it do not count."""
+        """Return a member's samples to the pool; late steps of it do not count."""
         self._late.members.pop(name, None)
         if name in self._run.progress.outstanding:
             self.give_back(name, (attempt.leases | attempt.aside)[name])
 
     def forget(self, member: Member) -> None:
-        """A member's late steps are gone with the state that it held."""
+        """Drop a member's late steps, with the state that it held."""
         if lease := self._late.forget(member.name):
             self.give_back(member.name, lease)
 
@@ -233,28 +231,15 @@ class SynchronousRounds(Rounds):
             self._join(member.name, lease)
 
     def _join(self, name: str, lease: list[Range]) -> None:
-        """A late member takes part in the round under way, if others still compute."""
+        """Add a late member to the round under way, if others still compute."""
         attempt = self.attempt
         if attempt is None or not attempt.slow:
             return
         epoch = self._run.progress.epoch + 1
         self._retry(attempt.again(epoch, joining={name: lease}))
 
-    def _on_heartbeat(self, member: Member, message: Heartbeat) -> None:
-        """A member may say how far it is in a round: whom others wait for is known."""
-        attempt, said = self.attempt, message.meeting
-        if attempt is None:
-            return
-        here = said and (said.round, said.epoch) == (attempt.round, attempt.epoch)
-        attempt.straggler_detection.heard(
-            member.name,
-            said if here else None,
-            self._run.now,
-            begun=said is not None and said.round == attempt.round,
-        )
-
     def check(self, now: float) -> None:
-        """The round goes on without too slow members; a failed one is tried again."""
+        """Leave out members that are too slow; try a failed round again."""
         attempt = self.attempt
         if attempt is None:
             return
@@ -268,9 +253,9 @@ class SynchronousRounds(Rounds):
         self._check_failed(now)
 
     def _absent(self, attempt: Attempt, now: float) -> list[str]:
-        """Members that have not begun with their order, while others form the group.
+        """Members that have not begun with their message, while others form the group.
 
-        A member that is at the round's steps by an order before has begun.
+        A member that makes the round's steps by an earlier message has begun.
         """
         roster = self._run.roster
         heard = {*attempt.computed, *attempt.prepared, *attempt.reported}
@@ -287,7 +272,7 @@ class SynchronousRounds(Rounds):
         for name in names:
             member = run.roster[name]
             steps = attempt.steps(name, self.pool.quantum)
-            member.measured(steps, now - attempt.began)  # it is slower than this
+            member.measured(steps, now - attempt.began)  # its speed is below this
             run.log(f"worker {member.index} is left out: {why}")
             if self._late.counts:
                 self._late.keep(attempt, name)
@@ -296,7 +281,7 @@ class SynchronousRounds(Rounds):
         self._retry(attempt.again(run.progress.epoch + 1, names))
 
     def _retry(self, attempt: Attempt) -> None:
-        """The next attempt of a round, if members are left that can make it."""
+        """Start the next attempt of a round, if enough members are left."""
         self.attempt = None
         run = self._run
         holders = {member.name for member in run.roster.holders(run.committed)}
@@ -305,5 +290,5 @@ class SynchronousRounds(Rounds):
             self._goes_on(attempt)
 
     def _settle(self, attempt: Attempt) -> None:
-        """Late steps of these members have counted."""
+        """Note that late steps of these members have counted."""
         self._late.settle(attempt.members)

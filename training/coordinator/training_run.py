@@ -1,16 +1,16 @@
-"""The shepherd's state machine: membership, leases, commits. Pure: it owns nothing.
+"""The shepherd's state machine: members, leases, commits. A pure function of events.
 
     effects = run.step(event, now)
 
-No socket, file, thread or clock is touched here or in any part of it: what happens
-comes in as events (`pcp.training.coordinator.events`), what is to be done goes out as
-effects (`pcp.training.coordinator.effects`), and `now`, in seconds, is an argument. The
-same events at the same times give the same effects. The shell is
+No part of it touches a socket, a file, a thread or a clock. Events come in
+(`pcp.training.coordinator.events`), effects go out
+(`pcp.training.coordinator.effects`), and `now`, in seconds, is an argument. The same
+events at the same times give the same effects. The shell is
 `pcp.training.shepherd.shepherd`; a simulation is another one.
 
 **Events.** From connections: `Received`, `Lost`. From an operator: `Ordered`,
-`Interrupted`. From time: `Tick`, behind all events of a moment; late members are
-judged then. Answers, each to the effect beside it:
+`Interrupted`. From time: `Tick`, behind all events of a moment; time limits are applied
+then. Answers, each to the effect beside it:
 
     Compile         Compiled or NotCompiled     some time later
     Gather          Gathered or NotSaved        some time later
@@ -23,9 +23,9 @@ judged then. Answers, each to the effect beside it:
 "At once" is: before any other event, and after the other effects of the same step.
 
 **Effects** are carried out in their order. A fact that must survive a crash is in the
-ledger before a peer hears of it: `Append` of a round's leases before the `Send` of its
-orders, `Append` of a commit before the `Send` of it. A shepherd that starts again reads
-the ledger and asks the workers that return what they hold.
+ledger before a peer knows of it: `Append` of a round's leases before the `Send` of its
+`RoundStart`, `Append` of a commit before the `Send` of it. A shepherd that starts again
+reads the ledger, and workers that return say what they hold.
 
 **State** is in parts, each of which has only those before it:
 
@@ -37,7 +37,7 @@ the ledger and asks the workers that return what they hold.
     RoundLoop    the rounds, and between two of them `Recovery`, `OperatorControl` and
                  `Completion`
 
-Until there is a first program a run is only a roster of workers that wait for one.
+Before the first program a run is only a roster of workers that wait for one.
 """
 
 from collections.abc import Callable
@@ -110,7 +110,7 @@ from pcp.training.wire.operator_messages import (
 )
 
 _SHORTEST = 0.25
-"""Seconds; turns of a loop that has nothing to do take less, whatever the limit."""
+"""Seconds: an idle loop of the shepherd turns more often than that."""
 
 
 class TrainingRun:
@@ -170,7 +170,7 @@ class TrainingRun:
         return state.taken()
 
     def check_settings(self) -> None:
-        """`StateMismatch` where the run was begun with others than the experiment's.
+        """`StateMismatch` where the run began with other settings.
 
         Keys that need no program are compared before one is compiled.
         """
@@ -186,7 +186,7 @@ class TrainingRun:
     # Events about rounds that only the ledger's file knows ---------------------------
 
     def _forgotten(self, event: Event) -> bool:
-        """Whether the history in memory does not reach back to what an event names."""
+        """Whether an event names a round before the history in memory."""
         state = self.state
         if isinstance(event, Received):
             said = event.message
@@ -256,7 +256,7 @@ class TrainingRun:
         if self.loop is not None:
             self.loop.rounds.drop(member, reason)
             return
-        self.state.remove(member)
+        self.state.remove(member, reason)
         self.state.log(f"worker {member.index} left: {reason}")
 
     # Programs ------------------------------------------------------------------------
@@ -267,13 +267,13 @@ class TrainingRun:
             return
         member = self.state.roster.find(event.connection)
         if member is None:
-            return  # gone while its program was compiled
+            return  # it left while its program was compiled
         loop = self._begin(event.program)
         self._welcome(member, event.program)
         member.bundle = event.program.digest
         if (
             member.hello.bundle == member.bundle
-        ):  # what it has loaded is what ran before
+        ):  # it has loaded the program that ran before
             member.pace.before = self.state.progress.usual_step_seconds
         member.state = WAITING
         member.committed = loop.recovery.claimed(member.hello)
@@ -299,7 +299,7 @@ class TrainingRun:
         state.send(member, welcome, hello.target if lacks else None)
 
     def _on_not_compiled(self, event: NotCompiled) -> None:
-        """A program that cannot be made for any target ends the run."""
+        """End the run if the program cannot be made for any target."""
         if event.alone:
             self.state.do(Fail(event.error))
             return
@@ -309,7 +309,7 @@ class TrainingRun:
             self._drop(member, f"no bundle for {target}: {event.error}")
 
     def _begin(self, program: Program) -> RoundLoop:
-        """The first line of the ledger, or a check that it is still true."""
+        """Write the first line of the ledger, or check that it is still true."""
         if self.loop is not None:
             return self.loop
         state = self.state
@@ -322,7 +322,7 @@ class TrainingRun:
         if not state.progress.begin:
             state.append("begin", run=state.name, **found)
         frozen_settings.check(state.progress.begin, found, state.folder)
-        # Keys that were not given stay so: an algorithm may have its own.
+        # Keys that were not given stay away: an algorithm may have its own defaults.
         settings = state.experiment.model_dump(exclude=SECRETS, exclude_unset=True)
         if state.progress.settings != settings:
             state.append("started", experiment=settings)
@@ -331,13 +331,13 @@ class TrainingRun:
         state.sample_tokens = tokens_of_sample(data_inputs(program.manifest))
         rounds = self._policy(program)
         self.loop = RoundLoop(state, rounds, self.validation, self.saver)
-        # Members that were late for the shepherd before us: how far they are is lost.
+        # The progress of members that were late under the last shepherd is lost.
         for name, lease in list(state.progress.late.items()):
             rounds.give_back(name, lease)
         return self.loop
 
     def _policy(self, program: Program) -> Rounds:
-        """The kind of rounds; it is known with the first bundle."""
+        """The policy of rounds, which the first bundle decides."""
         state, manifest = self.state, program.manifest
         stale_results.check(state.experiment, manifest)
         if (quorum := state.experiment.quorum or 0) > state.wanted:
@@ -356,7 +356,7 @@ class TrainingRun:
         )
 
     def _pool(self, program: Program) -> LeasePool:
-        """The samples of all epochs that are neither used nor held."""
+        """The pool of the samples of all epochs that are neither used nor leased."""
         experiment = self.state.experiment
         total = program.samples * experiment.max_epochs
         one = quantum(experiment.effective_batch_size, program.batch)
@@ -407,10 +407,10 @@ class TrainingRun:
             beat = Heartbeat()
             for member in state.roster:
                 state.send(member, beat)
-            state.do(ShowStatus(self.status()))
+            state.do(ShowStatus())
         limit = state.experiment.heartbeat_limit_seconds
         if not self._suspension.turned(now):
-            return  # it has yet to hear which members are there, and how far they are
+            return  # it has no heartbeats of the members yet
         for member in state.roster:
             if now - member.seen > limit:
                 self._drop(member, f"silent for {now - member.seen:.1f} s")

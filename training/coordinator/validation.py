@@ -1,10 +1,9 @@
-"""The held-out loss: each member evaluates a share of the batches.
+"""The validation of a round: each member evaluates a share of the held-out batches.
 
-The loss is the mean over all whole batches of the held-out part, with the
-parameters of a committed round. Shares are added up in the order of ranks, so that the
-same shares have the same sum. A member that dies takes its share with it;
-the result then covers fewer batches, and says so: it is no score, by which rounds
-are compared.
+The loss is the mean over all whole batches of the held-out part, with the parameters of
+a committed round. Shares are added in the order of ranks, so that the same shares have
+the same sum. The share of a member that dies is lost; the result then covers fewer
+batches, says so, and is no score by which rounds are compared.
 """
 
 import math
@@ -18,18 +17,18 @@ from pcp.training.wire.messages import (
 
 
 class Validation:
-    """Collects the shares."""
+    """Collects the shares of a validation."""
 
     def __init__(self, run: RunState) -> None:
         self._run = run
         self._round = 0
         self._shares: dict[str, Validated | None] = {}
-        """By member, in the order of ranks; None for one that is missing."""
+        """The share of each member, in the order of ranks; None while it is missing."""
         self._missing: set[str] = set()
         self.last: float | None = None
         """The newest held-out loss."""
         self.nonfinite: list[str] = []
-        """Members with shares of it that are not finite, a line each."""
+        """Members whose shares of it are not finite, a line each."""
 
     @property
     def open(self) -> bool:
@@ -41,7 +40,7 @@ class Validation:
         return name in self._missing
 
     def shares(self, attempt: Attempt, last: bool) -> dict[str, tuple[int, int]]:
-        """The share (k, n) of each member of a round under commit, if due."""
+        """The share (k, n) of each member of a committed round, if one is due."""
         experiment = self._run.experiment
         every = experiment.validate_every
         due = last or (every and attempt.round % every == 0)
@@ -54,7 +53,7 @@ class Validation:
         return {name: (rank, count) for rank, name in enumerate(attempt.members)}
 
     def report(self, name: str, message: Validated) -> None:
-        """A member's share is done."""
+        """Note a member's share."""
         if message.round != self._round or name not in self._missing:
             return
         if not math.isfinite(message.loss_sum):
@@ -63,7 +62,7 @@ class Validation:
         self._settle(name)
 
     def lost(self, name: str) -> None:
-        """A member died; its share is missing for good."""
+        """A member died; its share is lost."""
         if name in self._missing:
             self._run.log(
                 f"the validation of round {self._round} lacks a share: a worker left"

@@ -1,8 +1,8 @@
-"""The arrays of a dataset's samples as the data of a program, by name.
+"""The binding of a dataset's arrays to the data of a program, by name.
 
-A program's input takes the sample's array of its own name, or of the one that the
-key `columns` of `data` says. What cannot fit is told from the first sample, before
-anything is compiled; every later one is checked too.
+A program's input takes the sample's array of its own name, or of the name in the key
+`columns` of `data`. The first sample is checked before a program is compiled; every
+later sample is checked too.
 """
 
 import traceback
@@ -17,24 +17,24 @@ from pcp.training.config.data_options import DataOptions
 from pcp.training.data.dataset import Dataset, Sample, Source
 
 _NUMBERS = {"b": "b", "i": "bui", "u": "bui", "f": "buif"}
-"""Kinds of numpy that an input of a kind may be made from."""
+"""The numpy kinds of arrays that an input of a kind can take."""
 
 
 class Binding:
     """Reads batches of a dataset for a program's inputs."""
 
     def __init__(self, dataset: Dataset, source: Source) -> None:
-        """`ConfigError` where the first sample cannot be what the program takes."""
+        """`ConfigError` where the first sample does not fit the program."""
         self._dataset, self._source = dataset, source
         self._rows: dict[str, int] = {}
         self._options: DataOptions = source.experiment.data_options
         first = self._sample(0)
         self.columns = _columns(source, first, getattr(dataset, "by_position", ()))
-        """A sample's name for each of the program's inputs."""
+        """The sample's array for each of the program's inputs."""
         self._fit(first, 0)
 
     def read(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """These samples, one behind the other, by the program's names."""
+        """A batch of these samples, by the program's names."""
         rows = [self._fit(self._sample(int(i)), int(i)) for i in indices]
         names = [t.name for t in self._source.inputs]
         batch = {name: np.stack([row[name] for row in rows]) for name in names}
@@ -46,11 +46,11 @@ class Binding:
         return batch
 
     def limit(self, rows: Mapping[str, int]) -> None:
-        """No id that is read may be as large as this, by the program's names."""
+        """Check ids against the rows of the program's tables, by its names."""
         self._rows = dict(rows)
 
     def _sample(self, index: int) -> Sample:
-        """One sample; whatever the dataset raises is said with its number."""
+        """One sample; an error of the dataset names the sample's number."""
         try:
             return self._dataset.sample(index)
         except PcpError:
@@ -75,7 +75,7 @@ class Binding:
         return made
 
     def _shaped(self, where: str, array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-        """The array in the program's shape: filled up or cut where that was asked."""
+        """The array in the program's shape: padded or cut where the options say so."""
         wanted = spec.shape[1:]
         if array.shape == wanted:
             return array
@@ -96,7 +96,7 @@ class Binding:
 
 
 def beyond(source: Source, found: int, where: str, name: str, rows: int) -> ConfigError:
-    """An id that no table of the program has a row for."""
+    """The error text for an id beyond the rows of the program's table."""
     return source.refuse(
         f"has the id {found} {where}, and the table that the program's {name} looks up "
         f"has {rows} rows"
@@ -106,10 +106,10 @@ def beyond(source: Source, found: int, where: str, name: str, rows: int) -> Conf
 def _columns(
     source: Source, sample: Sample, by_position: Sequence[str]
 ) -> Mapping[str, str]:
-    """The sample's name for each of the program's; `ConfigError` names what lacks.
+    """The sample's array for each input; `ConfigError` names missing ones.
 
-    A dataset's arrays `by_position` are those of a program whose names say nothing,
-    with as many inputs, all of one shape.
+    A dataset's arrays are taken `by_position` where the program has other names, as
+    many inputs, and one shape of all.
     """
     said = source.experiment.data_options.columns
     inputs = [t.name for t in source.inputs]

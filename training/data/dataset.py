@@ -1,4 +1,4 @@
-"""What a dataset is: samples by number, each with arrays by name."""
+"""The interface of a dataset: samples by number, each with arrays by name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ Sample = Mapping[str, np.ndarray]
 
 
 class Dataset(Protocol):
-    """Samples that can be had in any order, by several threads at once.
+    """Samples that can be read in any order, by several threads at once.
 
     The same number gives the same bytes, always and on every machine.
     """
 
     def __len__(self) -> int:
-        """How many samples."""
+        """The number of samples."""
         ...
 
     def sample(self, index: int) -> Sample:
-        """The sample of a number below `len`."""
+        """The sample with this number, below `len`."""
         ...
 
     @property
     def digest(self) -> str:
-        """64 hexadecimal digits that other data do not have: SHA-256 of all of it."""
+        """64 hexadecimal digits: a SHA-256 of all data."""
         ...
 
 
@@ -39,14 +39,14 @@ class Batch:
     """Samples of one call of the program."""
 
     tensors: dict[str, np.ndarray]
-    """By the names of the program's data, `[B, ...]`."""
+    """Arrays by the names of the program's data, `[B, ...]`."""
     positions: np.ndarray
-    """Of the samples in the run's order, int64 `[B]`; below 0 for held-out ones."""
+    """The positions of the samples, int64 `[B]`; below 0 for held-out ones."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a dataset is made from."""
+    """The path, the options and the program's inputs of a dataset."""
 
     path: str
     experiment: Experiment
@@ -82,7 +82,7 @@ def batch_of(inputs: Sequence[TensorSpec]) -> int:
 
 
 def tokens_of_sample(inputs: Sequence[TensorSpec]) -> int:
-    """What a sample counts for: T where the program takes ids `[B, T]`, else 1."""
+    """The weight of a sample: T tokens where the program takes ids `[B, T]`, else 1."""
     ids = (t for t in inputs if len(t.shape) == 2 and "i" in t.dtype)
     return next((t.shape[1] for t in ids), 1)
 

@@ -2,14 +2,14 @@
 
     root = H(name, file root; ...)      file root = H(size, leaves)      leaf = H(1 MiB)
 
-So the root tells data apart, two trees say where data differ, and a leaf can be checked
-alone when a sample touches it (`pcp.training.data.verified_file`). SHA-256 because
-processors have instructions for it (`python benchmarks/data.py` prints its speed here),
-and because nobody can make other data of the same digest.
+The root tells data apart, two trees show where data differ, and a leaf can be checked
+alone when a sample is read from it (`pcp.training.data.verified_file`). The hash is
+SHA-256 because processors have instructions for it (`python benchmarks/data.py` prints
+its speed here), and because no other data of the same digest can be made.
 
-A tree of much data is kept beside it, as `NAME.pcp-digest`: a line of JSON, then the
-leaves. It counts as long as size, inode and times of change of every file are those of
-the line; a copy of it that belongs to another file does not.
+The tree of a large file is kept beside it, as `NAME.pcp-digest`: a line of JSON, then
+the leaves. The tree counts as long as size, inode and times of change of every file are
+those of the line; so a copy of it beside another file does not count.
 """
 
 import hashlib
@@ -28,11 +28,11 @@ from pcp import outside, strict_json, whole_file
 from pcp.errors import ConfigError, counted
 
 LEAF = 1 << 20
-"""Bytes of a leaf; the last of a file may have fewer."""
+"""Bytes of a leaf; the last leaf of a file may have fewer."""
 SUFFIX = ".pcp-digest"
 KEPT_FROM_BYTES = 32 << 20
 KEPT_FROM_FILES = 1000
-"""Less is read again faster (0.05 s) than it is worth a file of ours in the folder."""
+"""Smaller data are hashed again (0.05 s): no file is kept beside them."""
 MOST_PARTS = 512
 _HASH = 32  # bytes
 _LEAVES_AT_ONCE = 32
@@ -41,7 +41,7 @@ _MOST_THREADS = 8
 Stamp = tuple[int, int, int, int]
 """Size, inode, time of change of the content and of the inode, in nanoseconds."""
 Parts = list[tuple[str, str]]
-"""Names of parts of the data, in order, and the first half of each one's digest."""
+"""The names of parts of the data, in order, each with the first half of its digest."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class FileDigest:
     leaves: bytes
     stamp: Stamp = (0, 0, 0, 0)
     range: tuple[str, int, int] | None = None
-    """A numpy dtype, and the least and largest number that the file holds in it."""
+    """A numpy dtype, and the least and the largest number of the file in that type."""
 
     @cached_property
     def root(self) -> bytes:
-        """Of the size and the leaves."""
+        """The digest of the file: of its size and its leaves."""
         return hashlib.sha256(b"%d:" % self.size + self.leaves).digest()
 
     def leaf(self, number: int) -> bytes:
@@ -65,13 +65,13 @@ class FileDigest:
         return self.leaves[_HASH * number : _HASH * (number + 1)]
 
     def __len__(self) -> int:
-        """How many leaves."""
+        """The number of leaves."""
         return len(self.leaves) // _HASH
 
 
 @dataclass(frozen=True)
 class TreeDigest:
-    """All files of the data, by name; one file alone has no name."""
+    """All files of the data, by name; a single file has no name."""
 
     files: tuple[FileDigest, ...]
 
@@ -84,7 +84,7 @@ class TreeDigest:
         return made.hexdigest()
 
     def parts(self, most: int = MOST_PARTS) -> Parts:
-        """At most `most` parts by name: files, or ranges of bytes of a single one."""
+        """At most `most` parts by name: files, or ranges of bytes of a single file."""
         if len(self.files) == 1 and not self.files[0].name:
             return _ranges(self.files[0], most)
         files = self.files
@@ -106,7 +106,7 @@ def difference(here: Parts, there: Parts) -> str:
 
 
 def joined(trees: Mapping[str, TreeDigest]) -> TreeDigest:
-    """Of several files or folders by name; one alone is as it is."""
+    """The tree of several files or folders by name; a single tree is unchanged."""
     if len(trees) == 1:
         return next(iter(trees.values()))
     return TreeDigest(
@@ -119,7 +119,7 @@ def joined(trees: Mapping[str, TreeDigest]) -> TreeDigest:
 
 
 def of_bytes(content: bytes | memoryview) -> TreeDigest:
-    """Of data that lies in memory."""
+    """The tree of data in memory."""
     view = memoryview(content)
     leaves = (view[at : at + LEAF] for at in range(0, len(view), LEAF))
     digests = b"".join(hashlib.sha256(leaf).digest() for leaf in leaves)
@@ -127,10 +127,10 @@ def of_bytes(content: bytes | memoryview) -> TreeDigest:
 
 
 def of_path(path: str | Path, dtype: str | None = None) -> TreeDigest:
-    """Of a file, or of all files in a folder; from what is kept where that is true.
+    """The tree of a file or folder; the kept one where it counts.
 
-    With a `dtype` files are read as numbers of it too, for their range. `ConfigError`
-    where a file cannot be read, or changes meanwhile.
+    With a `dtype` the range of the numbers of each file in that type is found too.
+    `ConfigError` where a file cannot be read, or changes meanwhile.
     """
     path = Path(path)
     try:
@@ -149,19 +149,19 @@ def of_path(path: str | Path, dtype: str | None = None) -> TreeDigest:
 
 
 def worth_keeping(tree: TreeDigest) -> bool:
-    """Whether there is so much data that its tree is kept beside it."""
+    """Whether the data are so large that their tree is kept beside them."""
     total = sum(file.size for file in tree.files)
     return total >= KEPT_FROM_BYTES or len(tree.files) >= KEPT_FROM_FILES
 
 
 def kept_at(path: str | Path) -> Path:
-    """Where the tree of a file or folder is kept."""
+    """The path at which the tree of a file or folder is kept."""
     path = Path(path)
     return path.with_name(path.name + SUFFIX)
 
 
 def changed(path: str | Path, first: int, last: int) -> ConfigError:
-    """Bytes of a file are not those that its digest was made of."""
+    """The error for bytes of a file that differ from its digest."""
     return ConfigError(
         f"data_path: {path} was changed: bytes {first} to {last} are not those that "
         "the run's digest was made of; put the file back, or start a new run"
@@ -194,7 +194,7 @@ def _stamp(path: Path) -> Stamp:
 def _made(
     files: Mapping[str, Path], stamps: Mapping[str, Stamp], dtype: str | None
 ) -> dict[str, FileDigest]:
-    """The leaves of files, by all processors: hashing lets go of the interpreter."""
+    """The leaves of files, by a thread a processor: hashing releases the GIL."""
     tasks = [
         (name, first)
         for name in files
@@ -227,7 +227,7 @@ def _made(
 def _leaves(
     path: Path, first: int, dtype: str | None
 ) -> tuple[bytes, list[tuple[int, int]]]:
-    """The digests of some leaves, from a byte on, and ranges of their numbers."""
+    """The digests of some leaves, from a byte on, and the ranges of their numbers."""
     buffer, digests, ranges = bytearray(LEAF), [], []
     with outside.open_regular(path) as file:
         file.seek(first)
@@ -242,7 +242,7 @@ def _leaves(
 
 
 def _fill(file: Any, buffer: bytearray) -> int:
-    """Bytes read into the buffer: all of it but at the end of the file."""
+    """Fill the buffer; the number of bytes, fewer at the end of the file."""
     view, at = memoryview(buffer), 0
     while at < len(buffer) and (count := file.readinto(view[at:])):
         at += count
@@ -262,11 +262,11 @@ def _joined(
     return dtype, min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
-# What is kept --------------------------------------------------------------
+# Kept trees --------------------------------------------------------------
 
 
 def _keep(path: Path, tree: TreeDigest) -> None:
-    """Write a tree beside its data; a folder that takes no file goes without."""
+    """Write a tree beside its data, unless the folder is read-only."""
     facts = [[f.name, *f.stamp, f.range] for f in tree.files]
     head = {"format": "pcp-digest", "version": 1, "leaf": LEAF, "root": tree.root}
     line = strict_json.dumps(head | {"files": facts}).encode() + b"\n"
@@ -277,7 +277,7 @@ def _keep(path: Path, tree: TreeDigest) -> None:
 def _kept(
     path: Path, stamps: Mapping[str, Stamp], dtype: str | None
 ) -> Iterator[FileDigest]:
-    """The files of a kept tree that are as they were; none if it is not whole."""
+    """The unchanged files of a kept tree; none if the tree is not whole."""
     for file in _read(kept_at(path)):
         ranged = dtype is None or not file.size or (file.range or "")[:1] == (dtype,)
         if stamps.get(file.name) == file.stamp and ranged:
@@ -285,7 +285,7 @@ def _kept(
 
 
 def _read(path: Path) -> Iterable[FileDigest]:
-    """A kept tree's files; none where there is no tree, or one that is not whole."""
+    """The files of a kept tree; none without a whole tree."""
     try:
         line, _, leaves = path.read_bytes().partition(b"\n")
         head = strict_json.parse(line)
@@ -308,7 +308,7 @@ def _read(path: Path) -> Iterable[FileDigest]:
 
 
 def _ranges(file: FileDigest, most: int) -> Parts:
-    """Ranges of bytes of one file, and its size in front of them."""
+    """Ranges of bytes of one file, behind a part for its size."""
     step = -(-len(file) // most) or 1
     sizes = [("the size", str(file.size))]
     return sizes + [

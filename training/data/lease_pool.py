@@ -1,9 +1,9 @@
 """Leases on samples: a pool of positions, given out in ranges.
 
 Positions are numbers of samples through all epochs (`pcp.training.data.corpus`). A
-lease is a list of ranges; every range is a multiple of the quantum, the samples
-of one inner step. The leases of a dead worker go back and are given out again
-before anything new, so nothing is lost; and what was committed never returns.
+lease is a list of ranges; every range is a multiple of the quantum, the samples of one
+inner step. The leases of a dead worker return to the pool and are given out again
+before new samples, so no sample is lost; committed samples never return.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from pcp.errors import ConfigError, StateMismatch
 
 Range = tuple[int, int]
-"""Positions from the first number up to, not including, the second."""
+"""Positions from the first number up to, but not including, the second."""
 
 
 def quantum(effective_batch: int | None, batch: int) -> int:
-    """Samples of one inner step of one worker with a model of `batch` at a time."""
+    """The samples of one inner step of one worker, in whole batches of the model."""
     wanted = effective_batch or batch
     if wanted % batch:
         raise ConfigError(
@@ -25,8 +25,11 @@ def quantum(effective_batch: int | None, batch: int) -> int:
 
 
 def size(ranges: Iterable[Range]) -> int:
-    """Samples in `ranges`."""
-    return sum(stop - start for start, stop in ranges)
+    """The number of samples in `ranges`."""
+    total = 0
+    for start, stop in ranges:
+        total += stop - start
+    return total
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
@@ -41,7 +44,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def overlap(first: Iterable[Range], second: Iterable[Range]) -> Range | None:
-    """A range that is in both, or None."""
+    """A range that both lists have, or None."""
     left, right = merged(first), merged(second)
     i = j = 0
     while i < len(left) and j < len(right):
@@ -69,10 +72,10 @@ def complement(taken: Iterable[Range], total: int) -> list[Range]:
 
 
 class LeasePool:
-    """The positions that are neither held nor used.
+    """The positions that are neither leased nor used.
 
-    `total` positions are given out in multiples of `quantum`; a remainder that
-    is no whole quantum is never given out.
+    `total` positions are given out in multiples of `quantum`; a smaller remainder is
+    never given out.
     """
 
     def __init__(self, total: int, quantum: int, taken: Iterable[Range] = ()) -> None:
@@ -91,7 +94,7 @@ class LeasePool:
         return size(self._free)
 
     def steps_for(self, workers: int, at_most: int) -> int:
-        """Inner steps that each of `workers` can be given now; 0 at the end."""
+        """The inner steps for which each of `workers` can get samples; 0 at the end."""
         return min(at_most, self.available // (self.quantum * workers))
 
     def take(self, steps: int) -> list[Range]:
@@ -110,7 +113,7 @@ class LeasePool:
         return lease
 
     def give_back(self, ranges: Sequence[Range]) -> None:
-        """Take back what was given out and not used."""
+        """Return positions that were given out and not used."""
         if overlap(ranges, self._free) or size(merged(ranges)) != size(ranges):
             raise StateMismatch(f"samples {list(ranges)} were returned twice")
         self._free = merged([*self._free, *ranges])

@@ -1,10 +1,10 @@
-"""The order of samples that everyone agrees on.
+"""The order of samples, which all processes of a run compute alike.
 
-Samples are numbered through all epochs: *position* p is sample `p % n` of epoch
-`p // n`, where n is the number of samples of an epoch, cut to whole batches (the
-up to B-1 samples left over differ from epoch to epoch when sampling is random).
-Which sample of the dataset a position means follows from the seed alone; so a lease
-is a range of positions, and no worker needs to be told more.
+Samples are numbered through all epochs: *position* p is sample `p % n` of epoch `p //
+n`, where n is the number of samples of an epoch, cut to whole batches (the up to B-1
+samples left over differ from epoch to epoch when sampling is random). The seed alone
+decides which sample of the dataset a position means; so a lease is a range of
+positions, and says all that a worker needs.
 
 The permutation is a Feistel network with cycle walking: any element is computed
 on its own, in any order, without a table, and with no dependence on a library's
@@ -19,14 +19,14 @@ from pcp.errors import counted
 from pcp.training.data.dataset import Source
 
 _ROUNDS = 4  # of the Feistel network: enough for a pseudorandom permutation
-_EPOCH, _HELD_OUT = 2, 4  # what a key is for; 1 and 3 are those of windows
+_EPOCH, _HELD_OUT = 2, 4  # purposes of keys; 1 and 3 are those of windows
 
 
 class DataOrder(Protocol):
-    """Which samples of a dataset the positions of a run mean."""
+    """The samples of a dataset at the positions of a run."""
 
     samples: int
-    """Of one epoch, in whole batches."""
+    """The samples of one epoch, in whole batches."""
     held_out: int
     """Samples for validation, in whole batches."""
 
@@ -47,7 +47,7 @@ def _mix(values: np.ndarray) -> np.ndarray:
 
 
 def key(*parts: int) -> np.ndarray:
-    """64 bits that these numbers name, in an array of one."""
+    """A key of 64 bits from these numbers, in an array of one."""
     made = np.zeros(1, np.uint64)
     for part in parts:
         made = _mix(made + np.uint64(part) + np.uint64(0x9E3779B97F4A7C15))
@@ -55,7 +55,7 @@ def key(*parts: int) -> np.ndarray:
 
 
 def permute(index: np.ndarray, count: int, *named: int) -> np.ndarray:
-    """Where the permutation of `range(count)` named by a key sends each index."""
+    """The image of each index under the permutation of `range(count)` with this key."""
     half = max(1, ((count - 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half) - 1)
     shift = np.uint64(half)
@@ -68,7 +68,7 @@ def permute(index: np.ndarray, count: int, *named: int) -> np.ndarray:
         return left << shift | right
 
     result = once(np.asarray(index, np.uint64))
-    # The network permutes a power of four; walk on until inside the range.
+    # The network permutes a power of four: apply it again until inside the range.
     while (outside := result >= count).any():
         result[outside] = once(result[outside])
     return result.astype(np.int64)
@@ -77,8 +77,8 @@ def permute(index: np.ndarray, count: int, *named: int) -> np.ndarray:
 class SampleOrder:
     """Samples one by one: permuted anew in each epoch, or in the dataset's order.
 
-    Held out are the last of the dataset, or where the order is random as many of a
-    permutation: a dataset that is sorted by its classes has all of them in both parts.
+    The last samples of the dataset are held out, or with a random order as many of a
+    permutation: so both parts of a dataset that is sorted by classes have all classes.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class SampleOrder:
         return self._split(self._trained + np.asarray(numbers, np.int64))
 
     def _split(self, numbers: np.ndarray) -> np.ndarray:
-        """Numbers of which the first are trained on, as samples of the dataset."""
+        """Numbers, of which the first are for training, as samples of the dataset."""
         if not self._random:
             return numbers
         return permute(numbers, self._count, self._seed, 0, _HELD_OUT)

@@ -1,4 +1,4 @@
-"""Text to tokens: what stands behind a `data_path`, as ids."""
+"""Text to tokens: the content of a `data_path` as ids."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from pcp.training.data.verified_file import VerifiedFile
 
 WIDTHS = {"byte": "u1", "u16": "<u2", "u32": "<u4"}
 """Tokenizers of files that hold ids, and the type of these."""
-_LINES = 512  # of a text that is tokenized at once: a token does not span two pieces
+_LINES = 512  # bytes of text tokenized at once: no token spans two pieces
 
 
 def python_docs() -> bytes:
@@ -30,9 +30,9 @@ _SOURCES = {"python-docs": python_docs}
 
 @dataclass(frozen=True)
 class Content:
-    """The bytes behind a `data_path`, mapped from the file where there is one.
+    """The bytes of a `data_path`, mapped where there is a file.
 
-    `check(start, stop)` makes sure that these bytes are what `tree` is the digest of.
+    `check(start, stop)` checks these bytes against the digest `tree`.
     """
 
     data: np.ndarray
@@ -41,7 +41,7 @@ class Content:
 
 
 def read_source(path: str, tokenizer: str = "byte") -> Content:
-    """The bytes behind a `data_path`; `ConfigError` where there are none."""
+    """The bytes of a `data_path`; `ConfigError` where there are none."""
     if path.startswith(BUILTIN):
         return _built_in(path.removeprefix(BUILTIN))
     tree = digest.of_path(path, WIDTHS.get(tokenizer))
@@ -66,13 +66,13 @@ def _built_in(name: str) -> Content:
 
 
 def _unchecked(start: int, stop: int) -> None:
-    """Of what no file holds."""
+    """The check of bytes that are in no file."""
 
 
 def sampled_digest(content: np.ndarray) -> str:
-    """The digest of older runs: of 64 blocks of 1 MiB, which is all up to 64 MiB.
+    """The digest of older runs: of 64 blocks of 1 MiB, so of all bytes up to 64 MiB.
 
-    A ledger that was begun with it goes on with it.
+    A ledger that began with this digest keeps it.
     """
     blocks, block = 64, 1 << 20
     made = hashlib.sha256(str(len(content)).encode())
@@ -94,15 +94,15 @@ class Tokens:
     vocabulary: int
     """Every id is below it."""
     largest: int
-    """The largest id, or the tokenizer's."""
+    """The largest id of the data, or of the tokenizer."""
     tokenizer: dict[str, Any]
-    """A checkpoint's keys to decode with: kind, and the characters of `char`."""
+    """Keys of a checkpoint, to decode with: the kind, and the characters of `char`."""
     token_bytes: int
     """Bytes of the file per token, for `char` 0: a character has no fixed width."""
     check: Callable[[int, int], None] = _unchecked
-    """Makes sure of the bytes of the tokens from one up to another."""
+    """Checks the bytes of the tokens from one up to another."""
     sources: dict[str, TreeDigest] = field(default_factory=dict)
-    """Of other files that the ids follow from, by what they are."""
+    """The digests of other files that decide the ids, by kind."""
 
 
 def tokenize(content: Content, kind: str, subwords: str | None = None) -> Tokens:
@@ -113,7 +113,7 @@ def tokenize(content: Content, kind: str, subwords: str | None = None) -> Tokens
     if kind == "char":
         content.check(0, len(content.data))
         return _characters(content.data)
-    if kind == "byte":  # its vocabulary is 256, whichever of them a text has
+    if kind == "byte":  # the vocabulary is 256, whatever bytes a text has
         largest = _largest(content, content.data)
         return Tokens(content.data, 256, largest, {"kind": "byte"}, 1, content.check)
     width = np.dtype(WIDTHS[kind]).itemsize
@@ -131,13 +131,13 @@ def tokenize(content: Content, kind: str, subwords: str | None = None) -> Tokens
 
 
 def _largest(content: Content, ids: np.ndarray) -> int:
-    """The largest id, which the digest's pass over a file has found."""
+    """The largest id, from the digest's pass over the file."""
     found = content.tree.files[0].range
     return int(ids.max(initial=0)) if found is None else found[2]
 
 
 def _subwords(content: np.ndarray, path: str) -> Tokens:
-    """Ids by a `tokenizer.json` of Hugging Face's, some lines at a time."""
+    """The ids by a `tokenizer.json` of Hugging Face's, some lines at a time."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:

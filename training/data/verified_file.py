@@ -12,10 +12,10 @@ from pcp.training.data.digest import LEAF, FileDigest, changed
 
 
 class VerifiedFile:
-    """A mapped file; every leaf is hashed once, by who touches it first.
+    """A mapped file, of which every leaf is hashed when it is first read.
 
-    What is changed in the file after that is not seen by this process: a mapping shows
-    the file as it is. Two threads that touch one leaf may both hash it.
+    A change of the file after that is not noticed, since a mapping shows the file as it
+    is. Two threads that read one leaf may both hash it.
     """
 
     def __init__(self, path: str | Path, digest: FileDigest) -> None:
@@ -25,13 +25,13 @@ class VerifiedFile:
         except (OSError, ValueError) as error:
             raise ConfigError(f"data_path: cannot map {path}: {error}") from error
         self.content = np.asarray(mapped, np.uint8)
-        """All bytes; `check` those that are used."""
+        """All bytes; `check` those that are read."""
         if len(self.content) != digest.size:
             raise changed(path, min(len(self.content), digest.size), digest.size)
         self._known = bytearray(len(digest))
 
     def check(self, start: int, stop: int) -> None:
-        """Bytes from `start` up to `stop` are as they were, or `ConfigError`."""
+        """Check the bytes from `start` up to `stop`; `ConfigError` if changed."""
         for leaf in range(start // LEAF, -(-stop // LEAF)):
             if not self._known[leaf]:
                 self._check_leaf(leaf)
@@ -42,7 +42,7 @@ class VerifiedFile:
         return self.content[start:stop].data
 
     def open(self) -> io.BufferedReader:
-        """The file as others' readers take it, checked as they read."""
+        """A file object for other libraries, checked as they read."""
         return io.BufferedReader(_Reader(self))
 
     def _check_leaf(self, leaf: int) -> None:

@@ -18,7 +18,7 @@ from pcp.training.data.order import key, permute
 
 
 class WindowOrder:
-    """Windows of `block` tokens and one more among `tokens`, by their first token.
+    """Windows of `block` + 1 tokens among `tokens`, by their first token.
 
     `token_bytes` is the width of a token in the file, 0 where it is not fixed.
     """
@@ -38,11 +38,11 @@ class WindowOrder:
         self._shuffle = experiment.chunk_shuffle and not self._random
         self._tokens, self._token_bytes = tokens, token_bytes
         self.trained = tokens - int(tokens * experiment.validation_fraction)
-        """Tokens of the training part, which is the first."""
+        """The tokens of the training part, which comes first."""
         self._chunks = self._cut()
         self._firsts = np.cumsum([0, *(self._windows(n) for _, n in self._chunks)])
         self.samples = int(self._firsts[-1]) // batch * batch
-        """Samples of one epoch, in whole batches."""
+        """The samples of one epoch, in whole batches."""
         held_out = max(0, tokens - self.trained - 1) // block
         self.held_out = held_out // batch * batch
 

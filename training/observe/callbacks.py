@@ -1,17 +1,17 @@
-"""What a user's own Python code hears of a run."""
+"""Callbacks: a run's events for a user's own Python code."""
 
 from pathlib import Path
 
-from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.metrics import NullObserver
 from pcp.training.storage.round_record import Round
 
 
 class Callbacks:
-    """Base of callbacks; a class of one's own has those that it wants.
+    """Base of callbacks; a subclass defines those that it needs.
 
-    Calls come from the shepherd's thread, one after the other, behind the line of the
-    ledger that makes the thing true. The run waits for them. An exception ends the
-    run, which `resume` continues.
+    The shepherd's thread makes the calls one after the other, each after the ledger has
+    the line of its event. The run waits for them. An exception ends the run, which
+    `resume` continues.
     """
 
     def on_round(self, record: Round) -> None:
@@ -24,7 +24,7 @@ class Callbacks:
         """The state after a round is on the disk, in the folder `path`."""
 
 
-class Calls(Quiet):
+class CallbackObserver(NullObserver):
     """The observer that calls callbacks."""
 
     def __init__(self, callbacks: Callbacks) -> None:

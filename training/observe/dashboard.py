@@ -1,15 +1,18 @@
-"""Watching a run: a live table in a terminal, plain lines anywhere else."""
+"""A run's dashboard: a live table in a terminal, plain lines anywhere else."""
 
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from pcp.errors import counted
-from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.log_lines import log_line
+from pcp.training.observe.metrics import NullObserver
 from pcp.training.storage.round_record import Round
 
 _LINES = 8
+_RECENT = 8
+"""Rounds by which the next ones are expected."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -30,7 +33,7 @@ def sparkline(values: list[float], width: int = 48) -> str:
         return ""
     stride = -(-len(values) // width)
     parts = [values[i : i + stride] for i in range(0, len(values), stride)]
-    # None for a part with a value that is not finite: no bar shows that.
+    # None for a part with a value that is not finite, for which there is no bar.
     shown = [min(part) if all(map(math.isfinite, part)) else None for part in parts]
     known = [v for v in shown if v is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
@@ -38,15 +41,15 @@ def sparkline(values: list[float], width: int = 48) -> str:
     return "".join("!" if v is None else _BARS[round((v - low) * scale)] for v in shown)
 
 
-class PlainLog(Quiet):
-    """Writes a line for all that happens; `write` takes lines."""
+class PlainLog(NullObserver):
+    """Writes a line for each event; `write` takes lines."""
 
     def __init__(self, rounds: int, write: Callable[[str], None]) -> None:
         self._rounds, self._write = rounds, write
 
     def log(self, text: str) -> None:
-        """Write it with the time."""
-        self._write(f"{time.strftime('%H:%M:%S')} {text}")
+        """Write a line with the time."""
+        self._write(log_line(text))
 
     def round(self, record: Round) -> None:
         """Write the round."""
@@ -59,7 +62,22 @@ class PlainLog(Quiet):
         )
 
 
-class Dashboard(Quiet):
+def time_left(seconds: Sequence[float], rounds: int) -> str:
+    """How long so many rounds still take, after these; "" behind the last one.
+
+    >>> time_left([2.0, 2.2, 9.0], 30)
+    '  about 66 s left'
+    >>> time_left([10.0], 90)
+    '  about 15 min left'
+    """
+    if rounds <= 0 or not seconds:
+        return ""
+    left = median(seconds) * rounds
+    said = f"{left:.0f} s" if left < 120 else f"{left / 60:.0f} min"
+    return f"  about {said} left"
+
+
+class Dashboard(NullObserver):
     """A table that `rich` redraws; needs a terminal."""
 
     def __init__(self, rounds: int, console: Any) -> None:
@@ -68,6 +86,7 @@ class Dashboard(Quiet):
         self._rounds = rounds
         self._values: Mapping[str, Any] = {}
         self._losses: list[float] = []
+        self._seconds: list[float] = []
         self._last = "waiting for workers"
         self._validation = ""
         self._lines: list[str] = []
@@ -75,14 +94,16 @@ class Dashboard(Quiet):
         self._live.start()
 
     def log(self, text: str) -> None:
-        """Show it among the newest lines."""
-        self._lines = [*self._lines, f"{time.strftime('%H:%M:%S')} {text}"][-_LINES:]
+        """Show a line among the newest ones."""
+        self._lines = [*self._lines, log_line(text)][-_LINES:]
         self._draw()
 
     def round(self, record: Round) -> None:
         """Show the newest round and the curve."""
         self._losses.append(record.loss)
-        self._last = round_line(record, self._rounds)
+        self._seconds = [*self._seconds, record.seconds][-_RECENT:]
+        left = time_left(self._seconds, self._rounds - record.round)
+        self._last = round_line(record, self._rounds) + left
         self._draw()
 
     def validation(self, number: int, loss: float, batches: int) -> None:
@@ -103,7 +124,7 @@ class Dashboard(Quiet):
         self._live.update(self.picture())
 
     def picture(self) -> Any:
-        """The screen as it is now, as something `rich` can render."""
+        """The screen as it is now, for `rich` to render."""
         from rich.console import Group
         from rich.padding import Padding
         from rich.panel import Panel
@@ -125,10 +146,11 @@ class Dashboard(Quiet):
                 f"{w['silent_seconds']:.1f} s",
             )
         done = values.get("round", 0)
+        saving = "  saving a checkpoint" if values.get("saving") else ""
         parts = [
-            # A bar ends without a newline; what is padded ends its line.
+            # A bar ends without a newline; a padded cell ends its line.
             Padding(ProgressBar(total=self._rounds, completed=done), 0),
-            Text(self._last),
+            Text(self._last + saving),
             Text(f"{sparkline(self._losses)}  {self._validation}", style="green"),
             table,
             Text("\n".join(self._lines), style="dim"),

@@ -1,4 +1,4 @@
-"""A round as numbers by name, for those who draw curves of their own."""
+"""The figures of a round by name, for drawing curves."""
 
 from dataclasses import asdict
 
@@ -6,7 +6,7 @@ from pcp.training.storage.round_record import Round
 
 
 def figures(record: Round) -> dict[str, float]:
-    """Loss, speed, bytes, and `worker/0/loss` and so on: each worker's part."""
+    """Loss, speed, bytes, and those of each worker, as `worker/0/loss`."""
     norm = record.gradient_norm
     return {
         **({} if norm is None else {"gradient_norm": norm}),

@@ -1,4 +1,4 @@
-"""What a run leaves for readers: the shepherd's log, and which workers it had."""
+"""The journal of a run: the shepherd's log, and the run's workers."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -8,17 +8,18 @@ from typing import Any
 
 from pcp import strict_json
 from pcp.training.observe.dashboard import PlainLog
+from pcp.training.observe.log_lines import DATE, DATED, log_line
 
-STAMP = "%Y-%m-%d %H:%M:%S"
-KNOWN = ("index", "worker", "address", "target", "backend", "device")
-"""What is kept of a worker."""
+KNOWN = ("index", "worker", "address", "target", "backend", "device", "left")
+"""The keys that are kept of a worker; `left` is why it is absent."""
 
 
 class Journal(PlainLog):
-    """Appends what is said, as dated text and as JSON, and a line for each new worker.
+    """Appends log lines, as dated text and as JSON, and a line whenever a worker
+    comes or leaves.
 
-    A line that the disk does not take is left out: the ledger and the metrics, which
-    count, end the run and say so.
+    A line for which the disk has no room is left out: the ledger and the metrics, which
+    count, report a full disk.
     """
 
     def __init__(self, rounds: int, log: Path, json_log: Path, workers: Path) -> None:
@@ -27,21 +28,22 @@ class Journal(PlainLog):
         self._log, self._objects, self._workers = (
             open(path, "a", encoding="utf-8", buffering=1) for path in paths
         )
-        self._seen: set[tuple[Any, ...]] = set()
+        self._last: dict[int, dict[str, Any]] = {}
+        """The last line of each worker, by index."""
 
     def log(self, text: str) -> None:
-        """Append it with the date."""
+        """Append a line with the date."""
         now = time.time()
-        self._append(f"{time.strftime(STAMP, time.localtime(now))} {text}")
+        self._append(log_line(text, DATED, now))
         with suppress(OSError):
             self._objects.write(strict_json.dumps({"time": now, "text": text}) + "\n")
 
     def status(self, values: Mapping[str, Any]) -> None:
-        """Append the workers that were not there before."""
-        for worker in values.get("workers", ()):
-            known = {key: worker.get(key) for key in KNOWN}
-            if (facts := tuple(known.values())) not in self._seen:
-                self._seen.add(facts)
+        """Append the workers that came or left."""
+        for worker in (*values.get("workers", ()), *values.get("absent", ())):
+            known = {key: worker[key] for key in KNOWN if key in worker}
+            if self._last.get(index := worker["index"]) != known:
+                self._last[index] = known
                 with suppress(OSError):
                     self._workers.write(strict_json.dumps(known) + "\n")
 
@@ -61,7 +63,7 @@ Event = tuple[float, str]
 
 
 def events(path: Path) -> Iterator[Event]:
-    """The lines of a log. Lines that go on are joined."""
+    """The events of a log; continued lines are joined."""
     found: list[Event] = []
     for line in _lines(path):
         at = _time(line[:19])
@@ -73,7 +75,7 @@ def events(path: Path) -> Iterator[Event]:
 
 
 def workers(path: Path) -> list[dict[str, Any]]:
-    """Every worker of a run as it was last, by index."""
+    """The last entry of every worker of a run, by index."""
     found: dict[int, dict[str, Any]] = {}
     for line in _lines(path):
         with suppress(ValueError):  # torn by a crash
@@ -83,12 +85,12 @@ def workers(path: Path) -> list[dict[str, Any]]:
 
 
 def _lines(path: Path) -> list[str]:
-    """None where there is no such file: a run of an older version."""
+    """The lines of a file; None without the file, in a run of an older version."""
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
 def _time(text: str) -> float | None:
     try:
-        return time.mktime(time.strptime(text, STAMP))
+        return time.mktime(time.strptime(text, DATE))
     except ValueError:
         return None

@@ -1,9 +1,9 @@
-"""The reports of a run: a JSON line a round, and events for observers.
+"""The metrics of a run: a JSON line a round, and the interface of observers.
 
 A line of `metrics.jsonl` is a `Round`; numbers that are not finite stand in it as
-`pcp.strict_json` spells them. A torn last line, left by a crash, is
-dropped by `read`; rounds that were done again, after a rewind or a crash of the
-shepherd, appear once, as they ended.
+`pcp.strict_json` spells them. `read` drops a last line that a crash has torn; a round
+that was made again, after a rewind or a crash of the shepherd, appears once, as it
+ended.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,14 +22,14 @@ class Observer(Protocol):
     """An observer of a run. Calls come from the shepherd's thread."""
 
     def log(self, text: str) -> None:
-        """Something happened."""
+        """A line of the log."""
         ...
 
     def keep(self, record: Round) -> None:
-        """A round is done by all its members and is committed next.
+        """All members have prepared a round; it is committed next.
 
-        Where the shepherd dies in between, the one that goes on with the run keeps the
-        round again, as it is committed then.
+        If the shepherd dies in between, the next one keeps the round again when it
+        commits it.
         """
         ...
 
@@ -54,8 +54,8 @@ class Observer(Protocol):
         ...
 
 
-class Quiet:
-    """An observer that looks away; base of those that watch a part."""
+class NullObserver:
+    """An observer that ignores all; base of observers of some events."""
 
     def log(self, text: str) -> None:
         """Ignored."""
@@ -79,17 +79,18 @@ class Quiet:
         """Ignored."""
 
 
-class MetricsFile(Quiet):
+class MetricsFile(NullObserver):
     """Appends rounds and validations to `metrics.jsonl`.
 
-    A line that the disk does not take is left out, and `said` once: the run goes on.
+    A line for which the disk has no room is left out, and `said` is called once; the
+    run goes on.
     """
 
     def __init__(
         self, path: str | Path, said: Callable[[str], None] = lambda text: None
     ) -> None:
         _cut_torn_line(Path(path))
-        # Without a buffer: what a full disk did not take is not tried again at the end.
+        # Without a buffer: a line that did not fit on the disk is not written at close.
         self._path, self._file = Path(path), open(path, "ab", buffering=0)
         self._said, self._dropped = said, 0
 
@@ -115,7 +116,7 @@ class MetricsFile(Quiet):
         try:
             append(self._file, line, path=self._path, what="metrics")
         except RuntimeFault as error:
-            with suppress(OSError):  # half a line would spoil the next
+            with suppress(OSError):  # half a line would damage the next one
                 self._file.truncate(end)
             if not self._dropped:
                 self._said(f"metrics are left out: {error}")
@@ -126,7 +127,7 @@ class MetricsFile(Quiet):
             self._dropped = 0
 
 
-class Fanout:
+class ObserverFanout:
     """One observer for many."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
@@ -163,7 +164,7 @@ class Fanout:
             observer.status(values)
 
     def close(self) -> None:
-        """Close all, whatever one of them says to it."""
+        """Close all, even if one of them raises."""
         with ExitStack() as stack:
             for observer in self._observers:
                 stack.callback(observer.close)
@@ -181,7 +182,7 @@ def read(path: str | Path) -> tuple[list[Round], dict[int, float]]:
         number = values["round"]
         if values.pop("kind") == "round":
             while rounds and next(reversed(rounds)) >= number:
-                rounds.popitem()  # it was done again after a rewind
+                rounds.popitem()  # it was made again after a rewind
             rounds[number] = round_of(values)
         else:
             validations[number] = float(values["validation_loss"])
@@ -196,7 +197,7 @@ def round_of(values: Mapping[str, Any]) -> Round:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A line's values; those that are no JSON numbers stand there as strings."""
+    """A line's numbers; those that are not finite are strings in the line."""
     return {k: float(v) if isinstance(v, str) else v for k, v in values.items()}
 
 

@@ -1,8 +1,9 @@
-"""Orders to the shepherd of a run, from whoever has the run's key.
+"""Orders to the shepherd of a run, from processes that have the run's key.
 
-`give` is how a command gives one; a `Desk` takes them from a page. The key is in the
-run's folder, which only its owner reads (`pcp.training.storage.control_file`), and it
-never comes by itself, as a cookie would: a page of another site cannot give orders.
+Commands call `give`; a `Desk` takes the orders of a page. The key is in the run's
+folder, which only its owner can read (`pcp.training.storage.control_file`). A browser
+does not send the key by itself, as it sends cookies: a page of another site cannot give
+orders.
 """
 
 import hmac
@@ -27,7 +28,7 @@ from pcp.training.wire.operator_messages import (
 )
 
 MOST_BYTES = 4096
-"""Of an order that comes by a page."""
+"""The most bytes of a page's order."""
 _SECONDS = 5.0
 
 
@@ -38,7 +39,7 @@ def give(
     timeout: float,
     protected: Protection = OPEN,
 ) -> str:
-    """What the shepherd of the run in `folder` says to an order; ConfigError: no."""
+    """The shepherd's answer to an order for the run in `folder`, or ConfigError."""
     control = read_control(folder)
     where = host or control["host"]
     channel = connect(where, control["port"], timeout, protected)
@@ -58,10 +59,10 @@ def give(
 
 @dataclass(frozen=True)
 class Desk:
-    """Where a page's orders for the run in `folder` are taken.
+    """Takes a page's orders for the run in `folder`.
 
-    Its requests are not encrypted: unless `anywhere`, who is on another machine is
-    refused.
+    Requests are not encrypted: those from other machines are refused, unless
+    `anywhere`.
     """
 
     folder: Path
@@ -69,7 +70,7 @@ class Desk:
     anywhere: bool = False
 
     def take(self, key: str, body: bytes) -> tuple[int, str]:
-        """An HTTP status, and what the shepherd says or why nothing will happen."""
+        """An HTTP status, and the shepherd's answer or the reason of a refusal."""
         try:
             wanted = read_control(self.folder)["key"]
             if not hmac.compare_digest(key.encode(), wanted.encode()):
@@ -83,12 +84,12 @@ class Desk:
 
 
 def reach(desk: Desk | None) -> str | None:
-    """From where a page may give orders: `here`, `anywhere`, or nowhere."""
+    """The pages that may give orders: those `here`, `anywhere`, or none."""
     return desk and ("anywhere" if desk.anywhere else "here")
 
 
 def _order(body: bytes) -> dict[str, object]:
-    """What a page sent, as far as it is an order."""
+    """The order that a page sent, or the fault of its body."""
     try:
         values = from_json(body)
         Order.model_validate({**values, "key": "k"})

@@ -1,8 +1,8 @@
-"""The pages of runs as one HTML file each: scripts, styles and data go inside.
+"""The pages of runs as single HTML files, with scripts, styles and data inside.
 
-`page.html` shows one run, `runs.html` several; `head.html` begins each. Both
-draw by uPlot (`training/observe/vendor/`, MIT), and neither needs a server once it has
-its data.
+`page.html` shows one run, `runs.html` several; `head.html` begins each. Both draw
+curves with uPlot (`training/observe/vendor/`, MIT), and need no server once they have
+their data.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from typing import Any
 from pcp import strict_json
 
 Programs = Callable[[Path], Mapping[str, str]]
-"""Gives what each program in a run's folder holds, by name, as HTML."""
+"""A function that describes each program in a run's folder, by name, as HTML."""
 
 PARTS = {
     "/*uplot.css*/": "vendor/uplot.css",
@@ -21,32 +21,32 @@ PARTS = {
     "/*uplot.js*/": "vendor/uplot.js",
     "/*charts.js*/": "charts.js",
 }
-"""What stands in a page for a file that goes there."""
+"""The placeholder of a file in a page."""
 DATA = "/*data*/"
 EVENTS = 400
-"""Lines of a run's journal that its page shows: the newest."""
+"""The most lines of a run's journal in its page, the newest ones."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
 POLICY += "connect-src 'self'; frame-ancestors 'none'"
-"""Of a server of such pages (Content-Security-Policy): nothing comes from elsewhere."""
+"""The Content-Security-Policy of the pages: no resource comes from another site."""
 
 
 def no_programs(run: Path) -> Mapping[str, str]:
-    """For who has no reader of programs."""
+    """No description of programs."""
     return {}
 
 
 def page(name: str, data: Mapping[str, Any] | None = None) -> str:
-    """A page with all that it needs; with `data` it asks no server."""
+    """A page with its files inside; with `data` it asks no server."""
     text = _read("head.html") + _read(name)
     for mark, source in PARTS.items():
         text = text.replace(mark, _read(source))
-    # A text of the run may hold `</script>`: no `<` of it stands as such in the page.
+    # A text of the run may contain `</script>`: every `<` in the data is escaped.
     given = "" if data is None else strict_json.dumps(data).replace("<", "\\u003c")
     return text.replace(DATA, given)
 
 
 def page_head() -> str:
-    """The beginning and look of all pages, for those of other rooms without charts."""
+    """The head and style of all pages, for pages of other rooms without charts."""
     head = _read("head.html").replace("/*uplot.css*/", "")
     return head.replace("/*page.css*/", _read("page.css"))
 

@@ -1,5 +1,6 @@
-"""A run read from its folder, whether its shepherd lives or not."""
+"""A run as its folder has it, with or without a live shepherd."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pcp.training.config.experiment import Experiment
 from pcp.training.observe import journal, metrics
 from pcp.training.observe.page_files import EVENTS, Programs, no_programs, page
 from pcp.training.storage import ledger
+from pcp.training.storage.control_file import CONTROL_FILE
 from pcp.training.storage.ledger_state import Progress
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
@@ -21,16 +23,16 @@ COMPLETE, RUNNING, STOPPED = "complete", "running", "stopped"
 
 @dataclass(frozen=True)
 class PastRun:
-    """A run as its folder has it; losses in nats a token."""
+    """A run read from its folder; losses in nats a token."""
 
     folder: RunFolder
     experiment: Mapping[str, Any]
-    """All keys, as the run went by them."""
+    """All keys of the run's experiment."""
     progress: Progress
     rounds: Sequence[Round]
     validations: Mapping[int, float]
     workers: Sequence[Mapping[str, Any]]
-    """Every worker that it had, with its address."""
+    """Every worker of the run, with its address."""
     events: Sequence[tuple[float, str]]
     checkpoint: str | None
 
@@ -63,14 +65,20 @@ class PastRun:
         return COMPLETE if self.progress.ended else STOPPED
 
     @property
+    def started(self) -> float:
+        """Unix time at which its last shepherd started; 0.0: not known."""
+        control = self.folder.path / CONTROL_FILE
+        return control.stat().st_mtime if control.exists() else 0.0
+
+    @property
     def wanted_rounds(self) -> int:
-        """How many rounds the experiment asks for."""
+        """The number of rounds of the experiment."""
         settings = self.progress.settings or self.experiment
         return int(settings.get("outer_loop_steps", self.progress.committed))
 
     @property
     def loss(self) -> float | None:
-        """Of the last round."""
+        """The loss of the last round."""
         return self.rounds[-1].loss if self.rounds else None
 
     @property
@@ -80,7 +88,7 @@ class PastRun:
 
     @property
     def seconds(self) -> float:
-        """Of all rounds together."""
+        """The seconds of all rounds together."""
         return sum(record.seconds for record in self.rounds)
 
     def changed(self) -> dict[str, Any]:
@@ -96,6 +104,8 @@ class PastRun:
         """The data of the page, as a run's shepherd gives them."""
         return {
             "since": self.rounds[0].time if self.rounds else 1.0,
+            "started": self.started,
+            "now": time.time(),
             "after": len(self.rounds),
             "rounds": self.wanted_rounds,
             "orders": None,
@@ -108,7 +118,8 @@ class PastRun:
                 "phase": self.phase,
                 "round": self.progress.committed,
                 "steps": self.progress.steps,
-                "workers": list(self.workers),
+                "workers": [w for w in self.workers if "left" not in w],
+                "absent": [w for w in self.workers if "left" in w],
             },
         }
 
@@ -122,7 +133,7 @@ def write_report(path: str | Path, programs: Programs = no_programs) -> Path:
 
 
 def runs_in(parent: str | Path) -> list[PastRun]:
-    """The runs in a folder, or the one that it is; the newest last."""
+    """The runs in a folder, or the run that the folder is; the newest last."""
     parent = Path(parent)
     if RunFolder(parent).begun:
         return [PastRun.read(parent)]
@@ -135,7 +146,7 @@ def runs_in(parent: str | Path) -> list[PastRun]:
 
 
 def summary(run: PastRun) -> dict[str, Any]:
-    """One run among others: its state, its curve and the keys that were chosen."""
+    """The summary of a run: its phase, its curve and the keys that were changed."""
     answer = run.answer()
     keys = ("round", "time", "seconds", "loss", "tokens_total", "tokens_per_second")
     return {
@@ -154,12 +165,12 @@ def summary(run: PastRun) -> dict[str, Any]:
 
 
 def _age(folder: Path) -> tuple[float, str]:
-    """By what was written last, and by name."""
+    """The order of runs: by the time of the last write, then by name."""
     return RunFolder(folder).ledger.stat().st_mtime, folder.name
 
 
 def _experiment(path: Path) -> dict[str, Any]:
-    """The keys of the experiment of a run; none where its file is gone."""
+    """The keys of a run's experiment; none without its file."""
     if not path.exists():
         return {}
     values = outside.read_object(path)
@@ -174,7 +185,8 @@ def _shown(value: object) -> str:
 def _locked(path: Path) -> bool:
     """Whether a process of this machine has a file locked.
 
-    The kernel's list is asked: to try the lock could keep a shepherd from it.
+    The kernel's list of locks is read, since trying the lock could keep a shepherd from
+    it.
     """
     if not LOCKS.exists():
         return False

@@ -1,4 +1,4 @@
-"""The loss of a run as a picture."""
+"""The losses of a run as a picture."""
 
 import math
 from collections.abc import Mapping, Sequence

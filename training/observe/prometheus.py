@@ -6,11 +6,11 @@ Counters count from the start of this shepherd; gauges show the newest round.
 from collections.abc import Mapping
 from typing import Any
 
-from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.metrics import NullObserver
 from pcp.training.observe.registry import Registry
 from pcp.training.storage.round_record import MemberRound, Round
 
-# Name -> (what it is, the field of a `Round`).
+# Name -> (description, the field of a `Round`).
 _GAUGES = {
     "pcp_round": ("the newest committed round", "round"),
     "pcp_loss": ("mean training loss, nats a token", "loss"),
@@ -25,7 +25,7 @@ _COUNTERS = {
     "pcp_sent_bytes": ("bytes sent by all workers", "bytes_sent"),
     "pcp_nonfinite_losses": ("workers' rounds with a NaN or infinite loss", "broken"),
 }
-# Name -> (what it is, the field of a `MemberRound`); labelled by worker.
+# Name -> (description, the field of a `MemberRound`); labelled by worker.
 _BY_WORKER = {
     "pcp_worker_loss": ("mean loss over its inner steps", "loss"),
     "pcp_worker_compute_seconds": ("of the newest round", "compute_seconds"),
@@ -36,7 +36,7 @@ _BY_WORKER = {
     "pcp_worker_sent_bytes": ("in the newest round", "bytes_sent"),
     "pcp_worker_gradient_norm": ("of the newest round's last step", "gradient_norm"),
 }
-# Those that are no field: name -> (what it is, its label or None).
+# Metrics that are no field: name -> (description, label or None).
 _VALIDATION, _SECONDS = "pcp_validation_loss", "pcp_round_seconds"
 _WORKERS = "pcp_workers"
 _OTHERS = {
@@ -48,13 +48,13 @@ _ROUND_SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 
 
 def described() -> dict[str, str]:
-    """What each metric of a run is, by the name that Prometheus stores it under."""
+    """The description of each metric of a run, by its name in Prometheus."""
     counters = {f"{name}_total": told for name, told in _COUNTERS.items()}
     tables = (_GAUGES, counters, _BY_WORKER, _OTHERS)
     return {name: what for each in tables for name, (what, _) in each.items()}
 
 
-class Prometheus(Quiet):
+class Prometheus(NullObserver):
     """Holds a registry that `WebPage` serves under `/metrics`."""
 
     def __init__(self) -> None:

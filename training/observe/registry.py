@@ -7,7 +7,7 @@ from pcp.runtime.communicator.prometheus_exporter import prometheus_client
 
 
 class Registry:
-    """What `GET /metrics` shows. `MissingPackage` names the extra that has the package.
+    """The metrics of `GET /metrics`; `MissingPackage` names the extra with the package.
 
     `registry[name]` is the metric.
     """

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from pcp.training.observe.figures import figures
-from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.metrics import NullObserver
 from pcp.training.storage.round_record import Round
 
 
-class TensorBoard(Quiet):
+class TensorBoard(NullObserver):
     """Appends rounds and validations to event files; a step is a round.
 
-    `behind` is the newest committed round: of a run that goes on, TensorBoard shows
-    nothing later that an earlier shepherd wrote. Needs the package `tensorboardX`.
+    `behind` is the newest committed round: TensorBoard drops later points of an earlier
+    shepherd of the run. Needs the package `tensorboardX`.
     """
 
     def __init__(self, folder: Path, behind: int) -> None:
@@ -22,7 +22,7 @@ class TensorBoard(Quiet):
 
     @cached_property
     def _writer(self) -> Any:
-        """Made when there is something to write: a run that did not begin has none."""
+        """The writer, opened at the first point: a run without points has no files."""
         made: Any = import_module("tensorboardX")
         behind = self._behind + 1
         return made.SummaryWriter(str(self._folder), purge_step=behind, flush_secs=5)
@@ -37,6 +37,6 @@ class TensorBoard(Quiet):
         self._writer.add_scalar("validation_loss", loss, number)
 
     def close(self) -> None:
-        """Write what is not written yet."""
+        """Write the last points, and close."""
         if "_writer" in vars(self):
             self._writer.close()

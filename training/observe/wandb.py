@@ -7,12 +7,12 @@ from typing import Any
 from pcp.errors import MissingPackage, install
 from pcp.training.config.experiment import Experiment
 from pcp.training.observe.figures import figures
-from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.metrics import NullObserver
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import SECRETS
 
 
-class WandbRun(Quiet):
+class WandbRun(NullObserver):
     """Logs rounds and validations to W&B. Needs the package `wandb`."""
 
     def __init__(self, experiment: Experiment, key: str, run: str) -> None:

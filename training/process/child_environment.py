@@ -10,16 +10,17 @@ from pcp.training.process.parent_death import with_parent
 def child_environment(values: Mapping[str, str] | None = None) -> dict[str, str]:
     """`values` (this process's own by default) for a child.
 
-    Its heap has huge pages, and it ends with us if it calls `die_with_parent`. Start it
-    from a thread that lives as long: Linux counts that as the parent.
+    The child's heap has huge pages, and the child ends with this process if it calls
+    `die_with_parent`. Start it from a thread that lives as long as the child: for Linux
+    that thread is the parent.
     """
     return with_parent(with_huge_pages(os.environ if values is None else values))
 
 
 def worker_environment() -> dict[str, str]:
-    """This process's environment for a worker, which has no thread of numpy's.
+    """This process's environment for a worker, without threads of numpy.
 
-    What a worker computes IREE computes; a thread that is there before the cage closes
-    is not bound to its files (`pcp.runtime.cage`).
+    IREE computes in a worker; a thread that runs before the cage closes would not be
+    bound to the cage's files (`pcp.runtime.cage`).
     """
     return {"OPENBLAS_NUM_THREADS": "1", **os.environ}

@@ -1,10 +1,10 @@
-"""What the heap of a process that is about to be started asks the kernel for.
+"""Huge pages for the heap of a process that is about to start.
 
-A step takes its temporary memory in one block and gives it back. With pages of 4 KiB
-the kernel clears that block page by page in each step: a third of the processor time of
-a GPT of width 256 on two threads. Huge pages leave a twentieth, which goes when the
-heap keeps the block: one heap for all threads, without mappings of their own. glibc
-reads this when it starts; other C libraries do not look.
+A step allocates its temporary memory in one block and frees it. With pages of 4 KiB the
+kernel clears that block page by page in each step: a third of the processor time of a
+GPT of width 256 on two threads. With huge pages a twentieth of that time is left, and
+none when the heap keeps the block: one heap for all threads, without mappings of their
+own. glibc reads the tunables when it starts; other C libraries ignore them.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _TUNABLES = {
 def with_huge_pages(values: Mapping[str, str]) -> dict[str, str]:
     """An environment whose heap has huge pages and keeps its memory.
 
-    A tunable that the environment has stays as it says.
+    A tunable that the environment has already stays.
     """
     said = list(filter(None, values.get(VARIABLE, "").split(":")))
     known = {tunable.partition("=")[0] for tunable in said}

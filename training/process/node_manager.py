@@ -1,4 +1,4 @@
-"""One machine's workers: each supervised, each on a device of its own."""
+"""The workers of one machine, each supervised, each on its own device."""
 
 import signal
 import threading
@@ -38,19 +38,19 @@ class NodeManager:
         ]
 
     def start(self) -> None:
-        """Start all slots, one after another."""
+        """Start the workers of all slots, one after another."""
         for thread in self._threads:
             thread.start()
             self._stopping.wait(self._stagger)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for all slots to end; False when `timeout` seconds were not enough."""
+        """Wait for all slots to end; False if `timeout` seconds were not enough."""
         for thread in self._threads:
             thread.join(timeout)
         return not any(thread.is_alive() for thread in self._threads)
 
     def result(self) -> None:
-        """Raise what made a slot give up, once all have ended."""
+        """Raise the error for which a slot gave up, once all slots have ended."""
         if self._errors:
             slots = ", ".join(map(str, sorted(self._errors)))
             first = self._errors[min(self._errors)]
@@ -61,11 +61,11 @@ class NodeManager:
 
     @property
     def alive(self) -> int:
-        """Slots that are still supervised."""
+        """How many slots are still supervised."""
         return sum(thread.is_alive() for thread in self._threads)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """End all workers: a signal first, a kill for those that ignore it."""
+        """End all workers: by a signal first, by SIGKILL if they ignore it."""
         self._stopping.set()
         for supervisor in self.supervisors:
             supervisor.stop(number)

@@ -1,7 +1,6 @@
-"""A process that ends with the one that started it, however that one ends.
+"""A child process that ends with its parent, however the parent ends.
 
-A parent passes its process id on by `with_parent`; a child calls `die_with_parent`
-first of all.
+A parent passes its process id by `with_parent`; a child calls `die_with_parent` first.
 """
 
 import ctypes
@@ -13,21 +12,21 @@ import time
 from collections.abc import Mapping
 
 PARENT = "PCP_PARENT"
-"""Environment variable with the process id of this one's parent."""
+"""The environment variable with the process id of the parent."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 def with_parent(values: Mapping[str, str]) -> dict[str, str]:
-    """An environment that says this process is the parent."""
+    """An environment with the id of this process as the parent's."""
     return {**values, PARENT: str(os.getpid())}
 
 
 def die_with_parent() -> None:
-    """End this process by SIGKILL when the one that started it is gone.
+    """End this process by SIGKILL when its parent has ended.
 
-    On Linux the kernel sees to it; elsewhere a thread looks twice a second. Nothing
-    happens in a process that was not started `with_parent`.
+    On Linux the kernel sends the signal; elsewhere a thread checks twice a second. In a
+    process that was not started `with_parent` the call does nothing.
     """
     parent = os.environ.pop(PARENT, None)
     if parent is None or not parent.isdecimal():
@@ -37,7 +36,7 @@ def die_with_parent() -> None:
     else:
         watch = threading.Thread(target=_watch, args=(int(parent),), daemon=True)
         watch.start()
-    if os.getppid() != int(parent):  # it died before we asked
+    if os.getppid() != int(parent):  # it ended before prctl
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,9 +1,9 @@
-"""Keeps one child process alive: restart, wait longer each time, know when to stop.
+"""The supervisor of one child process: restarts, with growing pauses, up to a limit.
 
-Exit code 0 means the child's work is done, 2 that its command line is wrong, 3 that
-it would fail again, as without its device: they end the supervision. Anything else,
-and any signal, is a crash. The pause before a restart doubles from 0.1 s and is
-forgotten once a child has lived for a while; too many crashes in a short time end the
+Exit code 0 means that the child's work is done, 2 that its command line is wrong, 3
+that it would fail again, as without its device: these end the supervision. Any other
+code, and any signal, is a crash. The pause before a restart doubles from 0.1 s, and
+begins anew once a child has lived for a while. Too many crashes in a short time end the
 supervision with an error.
 """
 
@@ -20,10 +20,10 @@ from pcp.errors import RuntimeFault
 from pcp.training.process.child_environment import child_environment
 
 HOPELESS = 3
-"""Exit code of a child that would fail in the same way if it was started again."""
+"""The exit code of a child that would fail again in the same way."""
 
 HUNG = 70
-"""Exit code of a worker of which a thread hung or died; it is started again."""
+"""The exit code of a worker with a hung or dead thread; it is started again."""
 
 FINAL = {
     0: "its work is done",
@@ -42,19 +42,19 @@ class Policy:
     first_pause: float = 0.1
     longest_pause: float = 10.0
     settled: float = 10.0
-    """A child that lived this long is no part of a crash loop."""
+    """A child that has lived for so long is in no crash loop."""
     crashes: int = 6
     within: float = 60.0
-    """So many crashes in so many seconds: give up."""
+    """The supervisor gives up after `crashes` crashes in `within` seconds."""
 
 
 class Child(Protocol):
-    """A process as the supervisor needs it; `subprocess.Popen` is one."""
+    """The interface of a process for the supervisor; `subprocess.Popen` has it."""
 
     pid: int
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once it has one."""
+        """Wait for the end of the process; its exit code."""
         ...
 
     def send_signal(self, sig: int) -> None:
@@ -70,7 +70,7 @@ Spawn = Callable[[Sequence[str]], Child]
 
 
 def spawner(environment: Mapping[str, str] | None = None, **options) -> Spawn:
-    """Starts real processes, which end with this one if they `die_with_parent`."""
+    """Start processes that end with this one if they call `die_with_parent`."""
 
     def spawn(command: Sequence[str]) -> Child:
         values = child_environment(environment)
@@ -80,7 +80,7 @@ def spawner(environment: Mapping[str, str] | None = None, **options) -> Spawn:
 
 
 class Supervisor:
-    """Runs `command` until it ends well. `run` returns its exit code.
+    """Runs `command`, again after each crash. `run` returns the last exit code.
 
     `restarted(command)` gives the command line of a restart.
     """
@@ -102,9 +102,9 @@ class Supervisor:
         self._lock = threading.Lock()
         self._crashes: deque[float] = deque(maxlen=self._policy.crashes)
         self.child: Child | None = None
-        """The process that runs now, or ran last."""
+        """The running process, or the last one."""
         self.restarts = 0
-        """How often the child was started again."""
+        """How often the child was restarted."""
 
     def run(self) -> int:
         """Supervise; `RuntimeFault` when the child keeps on crashing."""
@@ -125,14 +125,14 @@ class Supervisor:
             command, self.restarts = self._restarted(self._command), self.restarts + 1
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Pass a signal on to the child and do not start it again."""
+        """Send a signal to the child, and do not restart it."""
         self._stopping.set()
         with self._lock:
             if self.child is not None:
                 self.child.send_signal(number)
 
     def kill_child(self) -> None:
-        """Kill the child after `stop`, if it does not go by itself."""
+        """Kill the child after `stop`, if it does not end by itself."""
         with self._lock:
             child = self.child
         if child is None:

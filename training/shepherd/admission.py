@@ -1,5 +1,7 @@
-"""Messages that reach a run: of a name's own identity, of workers with the run's data,
-and orders with the run's key.
+"""Admission: which messages reach a run.
+
+Those of a name's own identity, of workers with the run's data, and orders with the
+run's key.
 """
 
 import hmac
@@ -13,34 +15,34 @@ from pcp.training.wire.operator_messages import Order
 
 
 class Admission:
-    """Between a server and the run: what is not for the run is answered here.
+    """The filter between a server and the run; it answers what does not reach the run.
 
-    `key` is the run's, which an order must have. While data are read, hellos wait.
+    An order must have `key`, the run's. While the shepherd reads the data, hellos wait.
     """
 
     def __init__(self) -> None:
         self.key = ""
         self._names: dict[str, str] = {}
-        """Identities by the names that their workers have."""
+        """The identity that first used each worker's name."""
         self._expects: Expects | None = None
         self._early: list[Received] | None = None
-        """Hellos that came while the data are read; None: they are not being read."""
+        """Hellos that came while the data are read; None: no data are being read."""
 
     def wait(self) -> None:
-        """From now on the data are read."""
+        """Begin to hold hellos back: the data are being read."""
         self._early = []
 
     def expect(self, expects: Expects | None) -> list[Received]:
-        """The data are read; returns the hellos that came meanwhile, to be heard now.
+        """The data are read; returns the hellos that came meanwhile, to be admitted.
 
-        `expects`: what a worker must have said of its own data; None: nothing.
+        `expects`: what the data of a worker must be; None: hellos say nothing of data.
         """
         self._expects = expects
         early, self._early = self._early or [], None
         return early
 
     def admit(self, arrived: Received) -> Received | Ordered | None:
-        """What the run hears; None: it was refused, is asked back, or waits."""
+        """The message for the run; None: it was refused, was answered, or waits."""
         message, connection = arrived.message, _connection(arrived)
         if why := self._stolen(arrived):
             connection.refuse(why)
@@ -58,7 +60,7 @@ class Admission:
         return None
 
     def _asked_back(self, arrived: Received, hello: Hello) -> bool:
-        """Whether a worker has yet to say that it has the run's data."""
+        """Whether a hello must come again, with the digest of the run's data."""
         if hello.version != VERSION:
             return False
         if self._early is not None:
@@ -70,14 +72,14 @@ class Admission:
         return True
 
     def _stolen(self, arrived: Received) -> str | None:
-        """Why a worker may not have the name it says: another identity has it."""
+        """Why a worker may not use its name: another identity has it; None: it may."""
         peer = getattr(arrived.connection, "identity", None)
         if peer is None or not isinstance(arrived.message, Hello):
             return None
         name = arrived.message.worker
         if self._names.setdefault(name, peer.id) == peer.id:
             return None
-        return f"the name {name} is that of another identity in this run"
+        return f"the name {name} belongs to another identity in this run"
 
 
 def _connection(arrived: Received) -> Any:

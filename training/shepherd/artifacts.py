@@ -1,8 +1,8 @@
 """One bundle for each kind of hardware, made once, when the first such worker comes.
 
-`compile_for(target)` gives the bytes of a bundle; it is handed in, since this
-room knows no compiler. The first bundle also decides the data: batch and block
-are the model's. All bundles must have the same parameters and functions.
+`compile_for(target)` gives the bytes of a bundle; it is a parameter, since this room
+imports no compiler. The first bundle also decides the shape of the data: batch and
+block are the model's. All bundles must have the same parameters and functions.
 """
 
 import threading
@@ -34,13 +34,13 @@ from pcp.training.wire.messages import (
 
 CompileFor = Callable[[str], bytes]
 _OWN = "cpu"
-"""The target that every machine with a compiler can be given."""
+"""The target of a machine's own processor, for which every compiler has code."""
 
 
 def keeping(
     compile_for: CompileFor, folder: RunFolder, observer: Observer
 ) -> CompileFor:
-    """What it makes is kept in the run's folder too, for those who look at it."""
+    """`compile_for`, which also keeps each bundle in the run's folder for readers."""
 
     def compiled(target: str) -> bytes:
         content = compile_for(target)
@@ -85,25 +85,25 @@ class Artifacts:
         self._corpus: Corpus | None = None
         self._compiling = threading.Lock()
         self.sound = True
-        """Whether a bundle can be made at all."""
+        """Whether a bundle could be made for this machine's processor."""
         self.brought: str | None = None
-        """A digest of what the model brings and no seed makes; None: nothing."""
+        """A digest of the values that come with the model; None: there are none."""
 
     @property
     def made(self) -> bool:
-        """Whether there is a bundle."""
+        """Whether a bundle has been made."""
         return self._corpus is not None
 
     @property
     def corpus(self) -> Corpus:
-        """The data, once a first bundle told its shape."""
+        """The data, whose shape is the first bundle's."""
         if self._corpus is None:
             raise StateMismatch("no program was made yet, so no data was opened")
         return self._corpus
 
     @property
     def manifest(self) -> Manifest:
-        """Of the first bundle; all others have the same functions."""
+        """The manifest of the first bundle; all bundles have the same functions."""
         if not self._made:
             raise StateMismatch("no program was made yet")
         return next(iter(self._made.values())).manifest
@@ -123,10 +123,10 @@ class Artifacts:
         return sha256(strict_json.dumps(found).encode())
 
     def keep(self, run: Path) -> None:
-        """Put what the model brings into a run's folder, if it brings anything."""
+        """Keep the values that come with the model, if any, in a run's folder."""
         if self.brought is not None:
-            wanted = brought(self.manifest.functions)
-            first_values.keep(self._experiment, wanted, run, self.brought)
+            made, wanted = self.manifest.parameters, brought(self.manifest.functions)
+            first_values.keep(self._experiment, wanted, run, self.brought, made)
 
     def get(self, target: str) -> Artifact:
         """The bundle for `target`, compiled when it is first asked for."""
@@ -138,10 +138,11 @@ class Artifacts:
             return self._made[target]
 
     def program_or_blame(self, target: str) -> Program:
-        """As `program`; where that fails before any other was made, finds out why.
+        """As `program`; a failure of the first one is traced to model or target.
 
-        A worker that asks for an unknown target must not end the run: it ends only if
-        there is no bundle for this machine's own processor either, which is `sound`.
+        A worker that asks for an unknown target must not end the run: the run ends only
+        if there is no bundle for this machine's own processor either, which `sound`
+        says.
         """
         try:
             return self.program(target)
@@ -174,7 +175,7 @@ class Artifacts:
         )
 
     def expects(self, corpus: Corpus) -> Expects:
-        """What is said of the data before there is a program."""
+        """The `Expects` of a corpus, before there is a program."""
         inputs = [
             DataInput(name=t.name, shape=list(t.shape), dtype=t.dtype)
             for t in corpus.source.inputs
@@ -187,12 +188,12 @@ class Artifacts:
         )
 
     def _recorded_or_new(self, corpus: Corpus) -> str:
-        """The ledger's digest of the data, if they are those: an older pcp's differ."""
+        """The ledger's digest of the data, if it is of these: an older pcp's differ."""
         recorded = self._recorded
         return recorded if recorded and corpus.is_of(recorded) else corpus.digest
 
     def _make(self, target: str) -> Artifact:
-        with self._compiling:  # whoever asks for how many targets, one at a time
+        with self._compiling:  # one compilation at a time, however many workers wait
             content = self._compile_for(target)
         bundle = Bundle.from_bytes(content, source=f"bundle for {target}")
         manifest = bundle.manifest
@@ -205,9 +206,11 @@ class Artifacts:
                 self._check_dtype(manifest)
                 _check_weights(self._experiment.initial_weights, manifest)
                 wanted = brought(manifest.functions)
-                self.brought = first_values.check(self._experiment, wanted)
+                self.brought = first_values.check(
+                    self._experiment, wanted, manifest.parameters
+                )
                 self._corpus = self._open(manifest)
-        digest = sha256(content)  # who signs it does not make it another program
+        digest = sha256(content)  # the signature is no part of the program
         if self._signer is not None:
             signature = self._signer.sign(BUNDLE, bundle.digest)
             content = bundle.signed(signature).to_bytes()
@@ -217,11 +220,11 @@ class Artifacts:
         corpus = Corpus(self._experiment, data_inputs(manifest))
         corpus.check_vocabulary(model_shapes(manifest))
         if self._experiment.model_path.endswith(".pcp"):
-            corpus.check_rows(manifest.rows)  # a model's were, before it was compiled
+            corpus.check_rows(manifest.rows)  # a model's data were, before compiling
         return corpus
 
     def _check_mesh(self, manifest: Manifest) -> None:
-        """As many ranks as islands are formed of."""
+        """Check that the experiment and the model have the same mesh."""
         found, wanted = manifest.worker_mesh().axes, self._experiment.axes
         if found != wanted:
             said = ",".join(f"{axis}={size}" for axis, size in found.items()) or "null"
@@ -242,7 +245,7 @@ class Artifacts:
 def _check_weights(path: str | None, manifest: Manifest) -> None:
     """Refuse initial weights that lack a parameter, or have it in another shape.
 
-    State of the program is among them, all of it, or follows from the seed.
+    The weights have all of the program's state, or none: then it follows from the seed.
     """
     if not path:
         return

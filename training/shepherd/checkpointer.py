@@ -1,7 +1,7 @@
 """Checkpoints of a running group, fetched from its members.
 
-That takes as long as moving the state once, from all of them together; when it is
-done is `pcp.training.coordinator.checkpointing`'s.
+A checkpoint takes as long as moving the state once, from all members together;
+`pcp.training.coordinator.checkpointing` decides when one is taken.
 """
 
 import time
@@ -50,11 +50,11 @@ def gather(
     silence: float,
     parts: IslandParts = WHOLE,
 ) -> Checkpoint:
-    """The state of a round, and what is its own of the member at each address.
+    """The state of a round, with the replica of the member at each address.
 
-    Of islands the addresses are those of all ranks, island by island, and the tensors
-    are joined. Its `info` says under "nonfinite" which tensors are not finite, and
-    under "parts" how the state was cut, if it was.
+    For islands the addresses are those of all ranks, island by island, and the tensors
+    are joined. The `info` of the state says under "nonfinite" which tensors are not
+    finite, and under "parts" how the state was cut, if it was.
 
     `Unserved` if a member holds another round, or another state, cannot be reached, or
     says nothing for `silence` seconds.
@@ -64,7 +64,7 @@ def gather(
         try:
             return fetched(address)
         except ProtocolError:
-            raise  # it may have too many readers: that is not its fault
+            raise  # the member may have too many readers, and no fault
         except RuntimeFault as error:
             raise Unserved(str(error), address) from error
 
@@ -107,7 +107,7 @@ def assembled(
 def _fetch(
     address: str, round_: int, protection: Protection, silence: float
 ) -> tuple[int, safetensors_io.Arrays]:
-    """A member's snapshot, once it has adopted the round it was told to."""
+    """A member's snapshot, once the member has adopted the committed round."""
     deadline = time.monotonic() + _ADOPT_SECONDS
     while True:
         revision, arrays = fetch_snapshot(

@@ -1,11 +1,11 @@
-"""How a shepherd among several stands by and leads, whoever decides which of them does.
+"""A shepherd among several: it stands by, and leads while its elector says so.
 
     elector = Voters(...) or EtcdElector(...)
-    if elector.stand_by() is None:         # until this one leads, or the run is over
+    if elector.stand_by() is None:         # until this leads, or the run is over
         Ledger(path, wrote=elector.wrote)  # its lines go to the others
 
-What is written in a term counts once the others would have it if this shepherd were
-lost: `wrote` waits for that.
+A line counts once the other shepherds would still have it if this one were lost:
+`wrote` waits for that.
 """
 
 import threading
@@ -17,22 +17,23 @@ from threading import Thread
 from typing import Any, Protocol
 
 from pcp.errors import PcpError, RuntimeFault
+from pcp.training.coordinator.standby.election import Deposed, Lead, Over
 from pcp.training.storage.ledger_copy import LedgerCopy
 
 _COUNTS_SECONDS = 30.0
 
 
 class NoLeader(RuntimeFault):
-    """This shepherd leads no longer; what it wrote since may not count."""
+    """This shepherd leads no longer; its newest lines may not count."""
 
 
-class Machine(Protocol):
-    """What decides: `Election`, or `LeaderLease`."""
+class ElectorMachine(Protocol):
+    """The state machine of an elector: `Election`, or `LeaderLease`."""
 
     term: int
-    """In which this shepherd leads."""
+    """The number of the term in which this shepherd leads, or follows."""
     committed: int
-    """Lines that count."""
+    """The number of lines that count."""
 
     @property
     def leader(self) -> object:
@@ -47,18 +48,24 @@ class Machine(Protocol):
         """The leader wrote lines."""
         ...
 
+    def ended(self, reason: str) -> Sequence[Any]:
+        """The leader has ended the run."""
+        ...
+
 
 class Elector(ABC):
     """One shepherd among several. Its subclass has set `_machine` before it is used."""
 
-    _machine: Machine
+    _machine: ElectorMachine
+    _end_seconds: float
+    """The last message of a leader, that the run is over, is sent within so long."""
 
     def __init__(self, path: Path, log: Callable[[str], None]) -> None:
         """`path` is the ledger's, which is locked from now on; ConfigError as there."""
         self._log = log
         self.copy = LedgerCopy(path)
         self.identities: set[str] = set()
-        """Of shepherds that were heard: their signatures in the ledger count."""
+        """The identities of other shepherds: their signatures in the ledger count."""
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._closing = threading.Event()
@@ -66,9 +73,10 @@ class Elector(ABC):
         self._fault: PcpError | None = None
 
     def stand_by(self, turn: Callable[[], None] = lambda: None) -> str | None:
-        """Follow the ledger until this shepherd leads: None; or the run is over: why.
+        """Follow the ledger until this shepherd leads (None), or the run is over (why).
 
-        `turn` is called about twice a second. What ends this shepherd's part is raised.
+        `turn` is called about twice a second. Raises the fault by which this shepherd
+        failed.
         """
         with self._changed:
             self.copy.hold()
@@ -87,7 +95,7 @@ class Elector(ABC):
 
     @property
     def term(self) -> int:
-        """In which this shepherd leads."""
+        """The number of the term in which this shepherd leads."""
         with self._lock:
             return self._machine.term
 
@@ -105,24 +113,40 @@ class Elector(ABC):
             while sync and self._machine.committed < wanted:
                 self._leading()
                 if not self._changed.wait(0.1) and time.monotonic() > until:
-                    raise NoLeader("what is written here reaches nobody else")
+                    raise NoLeader("lines of the ledger reach no other shepherd")
 
     def check(self) -> None:
         """`NoLeader` if this shepherd leads no longer."""
         with self._lock:
             self._leading()
 
-    @abstractmethod
     def end(self, reason: str) -> None:
-        """The run is over: the others need not wait for it."""
+        """Tell the other shepherds that the run is over."""
+        with self._lock:
+            self._perform(self._machine.ended(reason))
+        time.sleep(self._end_seconds)
 
     @abstractmethod
     def close(self) -> None:
-        """Take no part any more."""
+        """Stop: this shepherd neither leads nor stands by any more."""
 
     @abstractmethod
+    def _carry_out(self, effect: Any) -> None:
+        """Carry out an effect that is this machine's own; called with the lock."""
+
     def _perform(self, effects: Sequence[Any]) -> None:
-        """Do what the machine asks for; called with the lock."""
+        """Carry out the machine's effects; called with the lock."""
+        for effect in effects:
+            match effect:
+                case Lead(term=term):
+                    self._log(f"this shepherd leads in term {term}")
+                case Deposed(reason=reason):
+                    self._log(f"this shepherd leads no longer: {reason}")
+                case Over(reason=reason):
+                    self._over = reason
+                case _:
+                    self._carry_out(effect)
+        self._changed.notify_all()
 
     def _leading(self) -> None:
         if self._fault is not None:
@@ -131,7 +155,7 @@ class Elector(ABC):
             raise NoLeader("another shepherd may lead by now")
 
     def _start(self, name: str, work: Callable[..., None], *args: Any) -> Thread:
-        """A thread, with whose end this shepherd's part ends."""
+        """Start a thread; if it dies, this shepherd fails."""
 
         def all_of_it() -> None:
             try:
@@ -147,7 +171,7 @@ class Elector(ABC):
         return thread
 
     def _fail(self, fault: PcpError) -> None:
-        """This shepherd can take no part any more; called with the lock."""
+        """This shepherd can neither lead nor stand by; called with the lock."""
         self._fault = fault
         self._closing.set()
         self._changed.notify_all()

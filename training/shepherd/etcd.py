@@ -1,7 +1,7 @@
-"""What a shepherd asks etcd: its v3 interface as JSON over HTTP, which etcd serves.
+"""A client of etcd's v3 interface, as the JSON over HTTP that etcd serves.
 
-Keys and values are bytes in base64, numbers are text. Any of the cluster's members may
-answer; one that does not is left for the next.
+Keys and values are bytes in base64, numbers are text. Any member of the cluster may
+answer; after one that does not, the next is asked.
 """
 
 import base64
@@ -19,32 +19,32 @@ from pcp.runtime.transport.address import is_loopback
 
 _ANSWER_SECONDS = 1.0
 _MOST_BYTES = 64 << 20
-_NEVER = (400, 401, 403)  # a question too large, or from one who may not ask
+_NEVER = (400, 401, 403)  # a request too large, or without permission
 _FILES = {"cafile": "ETCDCTL_CACERT", "cert": "ETCDCTL_CERT", "key": "ETCDCTL_KEY"}
 
 
-class Silent(RuntimeFault):
-    """No member of the cluster answers now; what was asked may have been done."""
+class Unavailable(RuntimeFault):
+    """No member of the cluster answers; the request may have been carried out."""
 
 
 @dataclass(frozen=True)
 class EtcdName:
-    """Members of an etcd cluster, and what a run's keys begin with there."""
+    """The members of an etcd cluster, and the prefix of a run's keys."""
 
     members: tuple[tuple[str, str, int], ...]
     """Scheme, host and port of each."""
     name: str
     files: Mapping[str, str]
-    """Certificates for https, by the variables that etcdctl reads."""
+    """Files of certificates for https, by the variables that etcdctl reads."""
 
     @property
     def bare(self) -> bool:
-        """Whether others may read or change what is sent there."""
+        """Whether other processes of the network can read or change the requests."""
         return any(s == "http" and not is_loopback(h) for s, h, _ in self.members)
 
 
 def place(text: str, variables: Mapping[str, str] = MappingProxyType({})) -> EtcdName:
-    """From `http://HOST:PORT/NAME,...`; ConfigError for what is no such thing.
+    """The cluster and the prefix of `http://HOST:PORT/NAME,...`, or ConfigError.
 
     `variables` of the environment name certificates, as `etcdctl` has them.
     """
@@ -70,10 +70,10 @@ def place(text: str, variables: Mapping[str, str] = MappingProxyType({})) -> Etc
 
 
 class Etcd:
-    """Questions to a cluster, one at a time. Each thread has its own."""
+    """Requests to a cluster, one at a time. Each thread has its own instance."""
 
     def __init__(self, where: EtcdName) -> None:
-        """ConfigError for certificates (`ETCDCTL_CACERT`, ...) that are no good."""
+        """ConfigError for certificates (`ETCDCTL_CACERT`, ...) that do not load."""
         self.name = where.name
         self._members, self._at = where.members, 0
         safe = any(scheme == "https" for scheme, _, _ in where.members)
@@ -81,12 +81,12 @@ class Etcd:
         self._open: http.client.HTTPConnection | None = None
 
     def grant(self, seconds: int) -> tuple[str, float]:
-        """A new lease, and how long it holds."""
+        """A new lease, and for how many seconds it holds."""
         said = self._ask("lease/grant", {"TTL": str(seconds)})
         return str(_of(said, "ID")), float(_of(said, "TTL"))
 
     def keep_alive(self, lease: str) -> float:
-        """Seconds for which a lease holds from now on; 0: it is gone."""
+        """Renew a lease: the seconds for which it holds from now on; 0: it is gone."""
         said = self._ask("lease/keepalive", {"ID": lease})
         return float(_of(said, "result").get("TTL", 0))
 
@@ -96,44 +96,44 @@ class Etcd:
         then: Sequence[Mapping[str, Any]],
         otherwise: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[bool, int, list[Any]]:
-        """Whether all of `compare` was so, the revision, and the answers."""
+        """A transaction: whether all of `compare` held, the revision, the answers."""
         asked = {"compare": [*compare], "success": [*then], "failure": [*otherwise]}
         said = self._ask("kv/txn", asked)
         revision = int(_of(_of(said, "header"), "revision"))
         return bool(said.get("succeeded")), revision, list(said.get("responses", ()))
 
-    # What questions are made of -----------------------------------------------------
+    # Parts of requests -----------------------------------------------------
 
     def key(self, name: str) -> str:
         """One of the run's keys."""
         return encoded(f"{self.name}/{name}")
 
     def line(self, number: int) -> str:
-        """The key of a line of the ledger; they are in order."""
+        """The key of a line of the ledger; keys sort as lines do."""
         return self.key(f"line/{number:016d}")
 
     def made_at(self, key: str, revision: int) -> dict[str, Any]:
-        """That a key was made at a revision; 0: it is not there."""
+        """The comparison that a key was made at a revision; 0: that it is not there."""
         said = {"key": key, "target": "CREATE", "result": "EQUAL"}
         return {**said, "create_revision": str(revision)}
 
     def holds(self, key: str, value: str) -> dict[str, Any]:
-        """That a key has a value."""
+        """The comparison that a key has a value."""
         said = {"key": key, "target": "VALUE", "result": "EQUAL"}
         return {**said, "value": encoded(value)}
 
     def put(self, key: str, value: str, lease: str | None = None) -> dict[str, Any]:
-        """Have a key, for as long as a lease holds."""
+        """The request that a key have a value, for as long as a lease holds."""
         said = {"key": key, "value": encoded(value)}
         return {"request_put": said if lease is None else {**said, "lease": lease}}
 
     def get(self, key: str, end: str | None = None, most: int = 1) -> dict[str, Any]:
-        """A key, or those from it to before `end`, at most so many."""
+        """The request for a key, or for at most so many from it to before `end`."""
         said = {"key": key} if end is None else {"key": key, "range_end": end}
         return {"request_range": {**said, "limit": str(most)}}
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._open is not None:
             self._open.close()
             self._open = None
@@ -141,9 +141,9 @@ class Etcd:
     # ----------------------------------------------------------------------------
 
     def _ask(self, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The first answer of a member; `Silent` if none has one.
+        """The first answer of a member; `Unavailable` if no member answers.
 
-        `ConfigError` for what etcd will never do.
+        `ConfigError` for a request that etcd refuses for good.
         """
         why = ""
         for _ in self._members:
@@ -153,7 +153,7 @@ class Etcd:
                 why = f"{type(error).__name__}: {error}"
             self.close()
             self._at = (self._at + 1) % len(self._members)
-        raise Silent(f"etcd does not answer: {why}")
+        raise Unavailable(f"etcd does not answer: {why}")
 
     def _answer(self, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
         scheme, host, port = self._members[self._at]
@@ -182,7 +182,7 @@ class Etcd:
 
 
 def found(answer: Any) -> list[tuple[str, str, int]]:
-    """Of the keys that a `get` found: each, its value, and when it was made."""
+    """The keys that a `get` found, each with its value and revision of creation."""
     kvs = _of(answer, "response_range").get("kvs", ())
     return [
         (
@@ -195,21 +195,21 @@ def found(answer: Any) -> list[tuple[str, str, int]]:
 
 
 def more(answer: Any) -> bool:
-    """Whether there is more than a `get` was to give."""
+    """Whether a `get` found more keys than it asked for."""
     return bool(_of(answer, "response_range").get("more"))
 
 
 def encoded(text: str) -> str:
-    """As etcd's JSON has bytes."""
+    """A text as base64, the form of bytes in etcd's JSON."""
     return base64.b64encode(text.encode()).decode()
 
 
 def decoded(text: str) -> str:
-    """The text; ProtocolError for what is none."""
+    """The text of base64; ProtocolError for anything else."""
     try:
         return base64.b64decode(text, validate=True).decode()
     except ValueError as error:
-        raise ProtocolError("etcd's key holds what no shepherd wrote") from error
+        raise ProtocolError("a key of etcd holds what no shepherd wrote") from error
 
 
 def _of(said: Any, name: str) -> Any:

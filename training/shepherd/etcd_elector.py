@@ -1,10 +1,10 @@
-"""The shell of a lease: etcd, this shepherd's copy of the ledger, and the clock.
+"""The shell of the leader's lease: etcd, this shepherd's ledger copy, and the clock.
 
 Keys of a run, below its name: `leader` (who leads; it goes with its lease), `line/N`
 (the ledger, a line each, as the file has them), `over` (why the run has ended; it goes
 with the leader's lease). All decisions are those of the machine in
 `pcp.training.coordinator.standby.leader_lease`, under one lock. One thread asks for the
-lease and looks, another sends lines, so that none of them waits for the other.
+lease and polls, another sends lines, so that neither waits for the other.
 """
 
 import time
@@ -14,7 +14,6 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from pcp.errors import PcpError, RuntimeFault, StateMismatch
-from pcp.training.coordinator.standby.election import Deposed, Lead, Over
 from pcp.training.coordinator.standby.leader_lease import (
     AT_ONCE,
     SECONDS,
@@ -24,43 +23,39 @@ from pcp.training.coordinator.standby.leader_lease import (
     Finish,
     LeaderLease,
     Look,
-    Question,
+    LookAnswer,
     Renew,
-    Seen,
+    Request,
 )
 from pcp.training.shepherd.elector import Elector
-from pcp.training.shepherd.etcd import Etcd, EtcdName, Silent, found, more
+from pcp.training.shepherd.etcd import Etcd, EtcdName, Unavailable, found, more
 
 _TURN = 0.05
 
 
 class EtcdElector(Elector):
-    """The shepherds that share a name in etcd, as one of them sees them."""
+    """The elector of shepherds that share a name in etcd."""
+
+    _end_seconds = 0.5
 
     def __init__(
         self, where: EtcdName, me: str, path: Path, log: Callable[[str], None]
     ) -> None:
-        """`path` is the ledger's, `me` what the others call this one."""
+        """`path` is the ledger's, `me` the name of this shepherd in etcd."""
         super().__init__(path, log)
         self._me, self._lease = me, ""
         self._machine = self._election = LeaderLease(self.copy, time.monotonic())
         self._etcd, self._for_lines = Etcd(where), Etcd(where)
-        self._silent = False
-        self._questions: list[Question] = []
+        self._unavailable = False
+        self._requests: list[Request] = []
         self._lines: SimpleQueue[AppendLines | None] = SimpleQueue()
         self._threads = [
             self._start("etcd-lease", self._lead),
             self._start("etcd-lines", self._send),
         ]
 
-    def end(self, reason: str) -> None:
-        """The run is over: the others need not wait for it."""
-        with self._lock:
-            self._perform(self._election.ended(reason))
-        time.sleep(0.5)
-
     def close(self) -> None:
-        """Take no part any more; the lease ends by itself."""
+        """Stop; the lease ends by itself."""
         self._closing.set()
         self._lines.put(None)
         for thread in self._threads:
@@ -71,52 +66,43 @@ class EtcdElector(Elector):
 
     # Effects ----------------------------------------------------------------------
 
-    def _perform(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Lead(term=term):
-                    self._log(f"this shepherd leads in term {term}")
-                case Deposed(reason=reason):
-                    self._log(f"this shepherd leads no longer: {reason}")
-                case Over(reason=reason):
-                    self._over = reason
-                case AppendLines():
-                    self._lines.put(effect)
-                case _:
-                    self._questions.append(effect)
-        self._changed.notify_all()
+    def _carry_out(self, effect: Request) -> None:
+        if isinstance(effect, AppendLines):
+            self._lines.put(effect)
+        else:
+            self._requests.append(effect)
 
     # Threads ----------------------------------------------------------------------
 
     def _lead(self) -> None:
-        """Look, ask for the lease, renew it."""
-        while not self._closing.wait(0.0 if self._questions else _TURN):
+        """Poll etcd; ask for the lease and renew it."""
+        while not self._closing.wait(0.0 if self._requests else _TURN):
             with self._lock:
                 if self._election.leads or not self.copy.released:
                     self._perform(self._election.tick(time.monotonic()))
-                questions, self._questions = self._questions, []
-            for question in questions:
-                self._ask(question, self._etcd)
+                requests, self._requests = self._requests, []
+            for request in requests:
+                self._ask(request, self._etcd)
 
     def _send(self) -> None:
-        """Lines, one question after the other."""
-        while (question := self._lines.get()) is not None:
-            if not self._ask(question, self._for_lines):
+        """Send lines, one request after the other."""
+        while (request := self._lines.get()) is not None:
+            if not self._ask(request, self._for_lines):
                 self._closing.wait(_TURN)
 
-    def _ask(self, question: Question, etcd: Etcd) -> bool:
-        """Ask etcd, and do what its answer asks for; whether there was one."""
+    def _ask(self, request: Request, etcd: Etcd) -> bool:
+        """Send a request, carry out its answer's effects; whether there was one."""
         try:
-            with self._answered(question, etcd) as effects:
+            with self._answered(request, etcd) as effects:
                 self._perform(effects)
-            self._silent = False
+            self._unavailable = False
             return True
-        except Silent as why:
+        except Unavailable as why:
             with self._lock:
-                self._election.lost(question)
-            if not self._silent:
+                self._election.lost(request)
+            if not self._unavailable:
                 self._log(str(why))
-            self._silent = True
+            self._unavailable = True
         except PcpError as error:
             with self._lock:
                 self._fail(error)
@@ -126,17 +112,17 @@ class EtcdElector(Elector):
         return False
 
     @contextmanager
-    def _answered(self, question: Question, etcd: Etcd) -> Iterator[Sequence[Effect]]:
-        """What the answer asks for, with the lock."""
+    def _answered(self, request: Request, etcd: Etcd) -> Iterator[Sequence[Effect]]:
+        """The effects of etcd's answer, with the lock held."""
         asked_at, machine = time.monotonic(), self._election
-        match question:
+        match request:
             case Look():
-                seen = _looked(etcd, question)
+                seen = _looked(etcd, request)
                 with self._lock:
                     yield machine.seen(seen)
             case Campaign():
                 lease, seconds = etcd.grant(SECONDS)
-                term = _campaigned(etcd, question, lease, self._me)
+                term = _campaigned(etcd, request, lease, self._me)
                 with self._lock:
                     self._lease = lease
                     now = time.monotonic()
@@ -146,15 +132,15 @@ class EtcdElector(Elector):
                 with self._lock:
                     yield machine.renewed(seconds, asked_at, time.monotonic())
             case AppendLines():
-                taken = _appended(etcd, question)
+                taken = _appended(etcd, request)
                 with self._lock:
-                    yield machine.appended(question, taken)
+                    yield machine.appended(request, taken)
             case Finish():
-                _finished(etcd, question, self._lease)
+                _finished(etcd, request, self._lease)
                 yield ()
 
 
-def _looked(etcd: Etcd, look: Look) -> Seen:
+def _looked(etcd: Etcd, look: Look) -> LookAnswer:
     leader, over, lines = etcd.transact(
         [],
         [
@@ -171,7 +157,7 @@ def _looked(etcd: Etcd, look: Look) -> Seen:
             f"etcd lacks a line of the ledger of {etcd.name} behind {look.start}: its "
             "keys were deleted; restore them, or begin a new run under another name"
         )
-    return Seen(
+    return LookAnswer(
         leader=next((value for _, value, _ in found(leader)), None),
         start=look.start,
         lines=[value for _, value, _ in there],
@@ -181,7 +167,7 @@ def _looked(etcd: Etcd, look: Look) -> Seen:
 
 
 def _campaigned(etcd: Etcd, asked: Campaign, lease: str, me: str) -> int | None:
-    """The term, if this shepherd leads."""
+    """The term, if this shepherd leads; else None."""
     leader = etcd.key("leader")
     so = [etcd.made_at(leader, 0), etcd.made_at(etcd.line(asked.count), 0)]
     if asked.count:
@@ -191,7 +177,7 @@ def _campaigned(etcd: Etcd, asked: Campaign, lease: str, me: str) -> int | None:
 
 
 def _appended(etcd: Etcd, said: AppendLines) -> bool:
-    """Whether the lines are there, and this term's leader leads still."""
+    """Whether the lines are in etcd, and this term's leader still leads."""
     leader, first = etcd.key("leader"), etcd.line(said.start)
     lines = [
         etcd.put(etcd.line(at), line) for at, line in enumerate(said.lines, said.start)
@@ -203,7 +189,7 @@ def _appended(etcd: Etcd, said: AppendLines) -> bool:
     )
     if done:
         return True
-    # An earlier question may have been done, and its answer lost.
+    # An earlier request may have been carried out, and its answer lost.
     leads = [made for _, _, made in found(answers[0])] == [said.term]
     return leads and [value for _, value, _ in found(answers[1])] == list(said.lines)
 

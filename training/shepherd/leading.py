@@ -1,4 +1,4 @@
-"""A shepherd among several: it stands by, and leads while it is elected."""
+"""The loop of a shepherd among several: stand by, lead, stand by again."""
 
 import functools
 import threading
@@ -19,10 +19,10 @@ def led(
     log: Callable[[str], None],
     lead: Callable[[Shepherd], Outcome],
 ) -> tuple[Shepherd, Outcome] | None:
-    """Stand by and lead in turn; how the run ended here, None: another led to its end.
+    """Stand by and lead in turn; how the run ended, None: under another shepherd.
 
-    `make` makes the shepherd when this one is elected, `lead` runs it. The elector is
-    closed at the end.
+    `make` makes the `Shepherd` when this process is elected, `lead` runs it. The
+    elector is closed at the end.
     """
     compiled = functools.cache(compile_for)
     with closing(elector):
@@ -50,7 +50,7 @@ class _Ready:
         self._seen, self._asked = 0, set[str]()
 
     def look(self) -> None:
-        """Begin with what the newest lines ask for."""
+        """Begin to make the bundles for the workers of the newest lines."""
         count = self._copy.count
         start, self._seen = min(self._seen, count), count
         for target in self._copy.targets(start) - self._asked:
@@ -58,5 +58,5 @@ class _Ready:
             threading.Thread(target=self._make, args=(target,), daemon=True).start()
 
     def _make(self, target: str) -> None:
-        with suppress(PcpError):  # who leads says what is wrong with it
+        with suppress(PcpError):  # the leader reports the error
             self._compile_for(target)

@@ -1,15 +1,15 @@
-"""The shepherd's listening socket: connections come in, events come out.
+"""The shepherd's server: a listener, its connections, and a queue of their events.
 
-One thread accepts, each connection has a reader and a writer thread, and all
-they learn goes into one queue, so that the shepherd itself is a single loop
-over events. A connection that sends garbage, or takes its messages too slowly,
-is closed; nothing it does reaches another one.
+One thread accepts; each connection has a reader and a writer thread. All events go into
+one queue, so that the shepherd is a single loop over events. A connection that sends
+garbage, or reads its messages too slowly, is closed, and disturbs no other one.
 
-No flood stops the loop: a connection has at most `MAX_UNHANDLED` messages in the queue,
-and sends on average `MAX_RATE` a second; more stay in its own socket. A connection is a
-stranger until a worker is welcomed over it. Of strangers there are `MAX_STRANGERS`, and
-who says nothing for `STRANGER_SECONDS` is gone; when there is no room left, one that
-has said nothing yet goes for who comes, or else the one that has been silent longest.
+A flood does not stop the loop: a connection has at most `MAX_UNHANDLED` messages in the
+queue, and sends on average `MAX_RATE` a second; further messages stay in its socket. A
+connection is a stranger until a worker is welcomed over it. There are at most
+`MAX_STRANGERS` strangers, and one that is silent for `STRANGER_SECONDS` is closed. When
+there is no room for a new connection, a stranger that has sent nothing yet is closed,
+or else the one that has been silent longest.
 """
 
 import logging
@@ -50,23 +50,23 @@ MAX_STRANGERS = 128  # connections over which no worker was welcomed
 STRANGER_SECONDS = 10.0
 MAX_UNHANDLED = 64
 MAX_RATE = 100.0
-"""Messages a second; as many at once as in a second."""
+"""Messages a second; as many may come at once."""
 FAREWELL_SECONDS = 1.0
-"""A peer that has read all that was sent closes its end within so long."""
-_BACKLOG = 512  # messages a peer may leave unread before it counts as stuck
-_SILENCE = 3600.0  # the shepherd judges silence by heartbeats, not by this
+"""A peer that has read all messages closes its end within so long."""
+_BACKLOG = 512  # messages that a peer may leave unread before its connection is closed
+_SILENCE = 3600.0  # heartbeats, not this limit, tell a silent worker
 _log = logging.getLogger("pcp.training")
 
 
 @dataclass(frozen=True)
-class Done:
-    """Work that was started in a thread is done; run `then` with its result."""
+class FinishedWork:
+    """Work in a thread is done; `then` is called with its result."""
 
     then: Callable[[Any], None]
     result: Any
 
 
-Event = Received | Lost | Done
+Event = Received | Lost | FinishedWork
 
 
 class Connection:
@@ -80,11 +80,11 @@ class Connection:
         self._leaving = False
         self.peer, self.here = channel.peer, channel.here
         self.welcomed = False
-        """Whether a worker was taken in over it."""
+        """Whether a worker was welcomed over the connection."""
         self.heard = False
-        """Whether it was let in and has said something."""
+        """Whether the peer was admitted and has sent a message."""
         self.heard_at = time.monotonic()
-        """When it said something last, or came."""
+        """When the peer sent its last message, or else connected."""
         self._unhandled = threading.BoundedSemaphore(MAX_UNHANDLED)
         for work in (self._read, self._write):
             threading.Thread(target=work, daemon=True, name=f"hub-{self.peer}").start()
@@ -99,12 +99,12 @@ class Connection:
             self._end(f"{self.peer} does not read its messages")
 
     def refuse(self, reason: str) -> None:
-        """Say why, then close."""
+        """Send a `Refused` with the reason, then close."""
         self.send(Refused(reason=reason))
         self.close()
 
     def close(self) -> None:
-        """Close once what was queued is sent, and the peer has read it."""
+        """Close once the queued messages are sent, and the peer has read them."""
         self._leaving = True
         try:
             self._outgoing.put_nowait(None)
@@ -112,11 +112,11 @@ class Connection:
             self._end("closed")
 
     def handled(self) -> None:
-        """A message of it is out of the queue."""
+        """A message of this connection is out of the queue of events."""
         self._unhandled.release()
 
     def _read(self) -> None:
-        limit, pace = HANDSHAKE_SECONDS, Allowance(MAX_RATE)
+        limit, pace = HANDSHAKE_SECONDS, RateLimiter(MAX_RATE)
         while not self._over.is_set():
             try:
                 self._channel.admit(limit)
@@ -144,11 +144,11 @@ class Connection:
 
     @property
     def identity(self) -> PeerIdentity | None:
-        """Of the peer, if the run has identities."""
+        """The identity of the peer, if the run has identities."""
         return self._channel.identity
 
     def _check_role(self, message: Message) -> None:
-        """ProtocolError for a message that is not for the peer's role."""
+        """ProtocolError for a message that the peer's role may not send."""
         peer, roles = self.identity, _MAY.get(type(message), MEMBERS)
         if peer is not None and peer.role not in roles:
             raise ProtocolError(
@@ -156,7 +156,7 @@ class Connection:
             )
 
     def _stays(self, message: Message) -> bool:
-        """Whether silence of the peer is for the shepherd to judge."""
+        """Whether heartbeats decide when the peer has been silent too long."""
         return self.welcomed or isinstance(message, Hello)
 
     def _write(self) -> None:
@@ -166,7 +166,7 @@ class Connection:
                     self._channel.send_blob(content)
                 else:
                     self._channel.send(content)
-            # Closed with messages unread, TCP would take back what was sent last.
+            # A socket that is closed with unread messages drops the messages sent last.
             self._channel.finish()
             self._over.wait(FAREWELL_SECONDS)
         except PeerLost as error:
@@ -187,7 +187,7 @@ class Connection:
         try:
             self._outgoing.put_nowait(None)
         except queue.Full:
-            pass  # the writer is in a send, which fails now
+            pass  # the writer thread is in a send, which fails now
 
 
 _MAY: dict[type[Message], Collection[str]] = {
@@ -195,17 +195,17 @@ _MAY: dict[type[Message], Collection[str]] = {
     Order: ("operator", "shepherd"),
     Heartbeat: ROLES,
 }
-"""The roles that may say this; all else is said by members."""
+"""The roles that may send these; all other messages are sent by members."""
 
 
-class Allowance:
-    """How many messages a connection may send: so many a second, on average."""
+class RateLimiter:
+    """A limit of the messages of a connection: so many a second, on average."""
 
     def __init__(self, rate: float) -> None:
         self._rate, self._left, self._at = rate, rate, time.monotonic()
 
     def pause(self, now: float) -> float:
-        """Seconds to wait before this one is handled."""
+        """Seconds to wait before a message that came now is handled."""
         self._left += (now - self._at) * self._rate
         self._left, self._at = min(self._left, self._rate) - 1.0, now
         return max(0.0, -self._left / self._rate)
@@ -214,8 +214,8 @@ class Allowance:
 class Server:
     """The listening socket and its connections.
 
-    With a `protection`, only peers are heard that have the same key, or a
-    certificate of the same authority.
+    With a `protection`, only peers with the same key, or with a certificate of the same
+    authority, are admitted.
     """
 
     def __init__(self, host: str, port: int, protection: Protection = OPEN) -> None:
@@ -255,7 +255,7 @@ class Server:
     def work(self, what: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Run `what` in a thread and then, as an event, `then(result)`.
 
-        An exception that `what` raises is the result.
+        The result is the exception, if `what` raises one.
         """
 
         def run() -> None:
@@ -263,7 +263,7 @@ class Server:
                 result = what()
             except Exception as error:
                 result = error
-            self.events.put(Done(then, result))
+            self.events.put(FinishedWork(then, result))
 
         threading.Thread(target=run, daemon=True, name="hub-work").start()
 
@@ -273,7 +273,7 @@ class Server:
         try:
             self._listener.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # not every system wakes a listener this way; close does
+            pass  # not every system wakes the listener this way; close does
         self._listener.close()
         for connection in self._connections:
             connection.close()
@@ -306,18 +306,18 @@ class Server:
                 self._closing.wait(EXHAUSTED_SECONDS)
 
     def _has_room(self) -> bool:
-        """Whether one more may come; strangers that say nothing keep no peer out."""
+        """Whether there is room for a connection; a silent stranger gives way to it."""
         self._connections = [c for c in self._connections if not c._over.is_set()]
         strangers = [c for c in self._connections if not c.welcomed]
         full = len(self._connections) >= MAX_CONNECTIONS
         if strangers and (full or len(strangers) >= MAX_STRANGERS):
             longest = min(strangers, key=lambda c: (c.heard, c.heard_at))
-            longest._end("said nothing while others came")
+            longest._end("sent nothing, and its place was needed")
             full = full and not longest._over.is_set()
         return not full
 
     def _wire(self, sock: socket.socket) -> Wire:
-        """The socket, or what encrypts over it; the reader's thread shakes hands."""
+        """The socket, or TLS over it, whose handshake the reader thread does."""
         tls = self._protection.tls
         return sock if tls is None else tls.serve(sock, ROLES)
 

@@ -1,4 +1,4 @@
-"""The states on the shepherd's disk: found, read, and handed out to workers."""
+"""Checkpoints and initial weights on the shepherd's disk, handed out to workers."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from pcp.errors import BundleError, StateMismatch
 from pcp.runtime.transport.signatures import ANYBODY, Trust
 from pcp.signing import CHECKPOINT
 from pcp.training.config.experiment import Experiment
-from pcp.training.coordinator.events import Found, Loaded, OnDisk, Saved
+from pcp.training.coordinator.events import Found, Loaded, OnDisk, SavedState
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import first_values, safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
@@ -20,7 +20,7 @@ from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.snapshots import shared_of, snapshot_of
 
 
-class Serving:
+class StateServer:
     """Hands out one state at a time, through the shepherd's endpoint."""
 
     def __init__(
@@ -32,20 +32,20 @@ class Serving:
         parts: Callable[[], IslandParts] = lambda: WHOLE,
         trust: Trust = ANYBODY,
     ) -> None:
-        """`parts()` is how the members of the program at hand hold a state.
+        """`parts()` says how the ranks of an island cut a state.
 
-        Checkpoints must be signed by whom `trust` takes.
+        Checkpoints must have a signature that counts for `trust`.
         """
         self._trust = trust
         self._endpoint, self._folder, self._ledger = endpoint, folder, ledger
         self._experiment, self._parts = experiment, parts
         self._brought: Arrays = {}
-        """What the model brings, once it was read."""
+        """The values that come with the model, once they were read."""
         self._found: Checkpoint | None = None
-        """The state that was found or loaded just now."""
+        """The state that `find` or `load` found, until it is served."""
         self._served: Checkpoint | None = None
         self._damaged: set[str] = set()
-        """Checkpoints that were looked at, and are none."""
+        """Folders that were checked, and are no checkpoints of this run."""
 
     def find(self, at_most: int) -> Found:
         """The newest checkpoint of a round up to this one, as the ledger has it."""
@@ -60,9 +60,9 @@ class Serving:
         return Loaded(self._noted(Checkpoint(0, weights, {})))
 
     def serve(self, parts: Sequence[int]) -> None:
-        """Hand out a state, shared out among these indices of workers.
-
-        The one that was found just now, or else the one that is handed out already.
+        """Hand out a state to the workers of these indices.
+        The state is the one that was found last, or else the one that is handed out
+        already.
         """
         saved, self._found = self._found or self._served, None
         if saved is None:
@@ -72,17 +72,17 @@ class Serving:
         self._endpoint.serve_snapshot(lambda: (saved.round, arrays | self._besides()))
 
     def _besides(self) -> Arrays:
-        """What the model brings. It is kept once a worker has a program to ask with."""
+        """The values that come with the model; kept once a worker can ask for them."""
         if not self._brought:
             self._brought = first_values.served(self._folder.path)
         return self._brought
 
     def decline(self) -> None:
-        """Let go of what was found and is not wanted."""
+        """Release the state that was found."""
         self._found = None
 
     def stop(self) -> None:
-        """Let go of what is handed out."""
+        """Stop handing out a state, and release it."""
         self._served = None
         self._endpoint.serve_snapshot(_nothing)
 
@@ -105,14 +105,14 @@ class Serving:
             return OnDisk(round_, str(folder), damaged)
         return OnDisk(round_, None, damaged)
 
-    def _noted(self, saved: Checkpoint) -> Saved:
+    def _noted(self, saved: Checkpoint) -> SavedState:
         self._found = saved
         nonfinite = tuple(checkpoints.nonfinite(saved))
         digest = self._parts().digest(shared_of(saved)) if saved.workers else None
-        return Saved(saved.round, len(saved.workers), nonfinite, digest)
+        return SavedState(saved.round, len(saved.workers), nonfinite, digest)
 
     def _signed(self, folder: Path) -> None:
-        """`StateMismatch` for a checkpoint that nobody trusted has signed."""
+        """`StateMismatch` for a checkpoint without a signature that counts."""
         try:
             self._trust.check(CHECKPOINT, *checkpoints.signatures(folder), str(folder))
         except BundleError as error:
@@ -128,4 +128,4 @@ class Serving:
 
 
 def _nothing() -> tuple[int, Arrays]:
-    raise StateMismatch("the shepherd holds no state any more: the workers have it")
+    raise StateMismatch("the shepherd no longer hands out a state: the workers have it")

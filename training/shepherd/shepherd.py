@@ -1,10 +1,10 @@
 """The shepherd: sockets, disk and clock around a run's state machine.
 
-One loop over events (`pcp.training.shepherd.server`): each goes to `Islands.step`,
-which is around `TrainingRun.step`, and the effects that it returns are carried out
-here, in their order. All decisions of a run are made there
-(`pcp.training.coordinator.training_run`, `pcp.training.coordinator.islands`). Tensors
-never pass through a shepherd.
+The shepherd is one loop over events (`pcp.training.shepherd.server`). Each event goes
+to `Islands.step`, which is around `TrainingRun.step`, and the shepherd carries out the
+effects that the step returns, in their order. All decisions of a run are made in these
+state machines (`pcp.training.coordinator.training_run`,
+`pcp.training.coordinator.islands`). Tensors never pass through a shepherd.
 """
 
 import time
@@ -44,13 +44,14 @@ from pcp.training.coordinator.roster import Roster
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.data.corpus import Corpus
+from pcp.training.observe import journal
 from pcp.training.observe.metrics import Observer
 from pcp.training.shepherd import checkpointer
 from pcp.training.shepherd.admission import Admission
 from pcp.training.shepherd.artifacts import Artifacts, CompileFor, keeping
 from pcp.training.shepherd.elector import Elector
-from pcp.training.shepherd.server import Done, Server
-from pcp.training.shepherd.serving import Serving
+from pcp.training.shepherd.server import FinishedWork, Server
+from pcp.training.shepherd.serving import StateServer
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.append_log import DiskFull
 from pcp.training.storage.checkpoint import Checkpoint
@@ -68,9 +69,9 @@ _MOMENT = 0.05
 class Shepherd:
     """Coordinates one run. `run` returns when it is complete.
 
-    `folder` is where it lives on disk; a ledger in it is continued. `clock`
-    counts seconds; a `hub` other than a listening one is for simulations. All peers
-    of the shepherd, and of each other, must have the same `protection`.
+    `folder` is the run's; a ledger in it is continued. `clock` counts seconds; a `hub`
+    that does not listen is for simulations. All processes of a run must have the same
+    `protection`.
     """
 
     def __init__(
@@ -92,11 +93,12 @@ class Shepherd:
         elector: Elector | None = None,
         inspect: Callable[[], Corpus | None] | None = None,
     ) -> None:
-        """`signer` signs bundles, checkpoints and the ledger's lines: by default the
-        identity of `protection`, if there is one. Of a run that is gone on with, those
-        by it count, and by the ids `trusted`. Of several shepherds this one leads as
-        `elector` says. `inspect` opens the data as the model takes them, without
-        compiling it.
+        """`signer` signs bundles, checkpoints and lines of the ledger.
+
+        By default it is the identity of `protection`, if there is one. In a continued
+        run its signatures count, and those of the ids `trusted`. Among several
+        shepherds this one leads while `elector` says so. `inspect` opens the data as
+        the model takes them, without compiling the model.
         """
         self._elector = elector
         self._signer = signer or own_signer(protection.tls)
@@ -106,7 +108,7 @@ class Shepherd:
         self.observer, self._clock, self._pause = observer, clock, pause
         self.protection = protection
         self.hub = hub or Server(host, port, protection)
-        # On all interfaces it has no one address: a run tells each worker its own.
+        # A listener on all interfaces has no one address: each worker is told its own.
         own = format_address(host, 0)
         everywhere = own if host in WILDCARDS else None
         self.endpoint = Endpoint.listen(own, advertise=everywhere, **protection.options)
@@ -126,7 +128,7 @@ class Shepherd:
         recorded = begin.get("data")
         made = keeping(compile_for, folder, observer)
         self._artifacts = Artifacts(made, experiment, recorded, self._signer)
-        self._serving = Serving(
+        self._serving = StateServer(
             self.endpoint,
             folder,
             self.ledger,
@@ -138,7 +140,7 @@ class Shepherd:
         self._kept: Round | None = None
         self._check: Callable[[], None] = lambda: None
         self.interrupted = 0
-        """The signal that asked for the run's end; 0: none came."""
+        """The number of the signal that asked for the run's end; 0: none came."""
         self.state = RunState(
             experiment,
             self.ledger.replay,
@@ -146,6 +148,7 @@ class Shepherd:
             folder=str(folder.path),
             serves=self.endpoint.listening,
             wanted=workers,
+            known=journal.workers(folder.workers),
             now=clock(),
         )
         self.training = TrainingRun(self.state)
@@ -155,7 +158,7 @@ class Shepherd:
         self._admission.key = write_control(folder.path, host, self.hub.port)
 
     def _trust(self, ids: Collection[str]) -> Trust:
-        """Whose checkpoints count; of a run that began without signatures, all do."""
+        """Whose checkpoints count; in a run without signatures, all do."""
         if self._signer is None or not self.ledger.signed:
             return ANYBODY
         return Trust(frozenset({self._signer.id, *ids}))
@@ -193,7 +196,7 @@ class Shepherd:
         self.observer.log(text)
 
     def saved(self, round_: int) -> str | None:
-        """Where a whole checkpoint of a round is; None if there is none."""
+        """The folder of a whole checkpoint of a round; None if there is none."""
         found = self._serving.look(round_)
         for line in found.damaged:
             self.log(f"{line}; it is made again")
@@ -209,7 +212,7 @@ class Shepherd:
         self._check = check
 
     def interrupt(self, number: int) -> None:
-        """Ask for the run's end, from a signal's handler, which may do nothing else."""
+        """Ask for the run's end from a signal handler, which must do nothing else."""
         self.interrupted = number
 
     def run(self) -> Outcome:
@@ -226,9 +229,8 @@ class Shepherd:
             self.close()
 
     def turn(self) -> None:
-        """Handle what happened in the next moment, then do what the time asks for.
-
-        However much happens, the moment is over in time.
+        """Handle the events of the next moment, then the `Tick` of the clock.
+        The moment ends in time, however many events come.
         """
         self._heed()
         if self._elector is not None:
@@ -250,15 +252,15 @@ class Shepherd:
     # Events -------------------------------------------------------------------
 
     def _heed(self) -> None:
-        """Do what a signal asked for; a run that has not begun just ends."""
+        """End the run as a signal asked; a run that has not begun just ends."""
         if not self.interrupted or self.cancelled:
             return
         if self.training.loop is None:
             raise KeyboardInterrupt
         self._happened(Interrupted())
 
-    def _handle(self, arrived: Received | Lost | Done) -> None:
-        if isinstance(arrived, Done):
+    def _handle(self, arrived: Received | Lost | FinishedWork) -> None:
+        if isinstance(arrived, FinishedWork):
             arrived.then(arrived.result)
         elif isinstance(arrived, Lost):
             self._happened(arrived)
@@ -266,7 +268,7 @@ class Shepherd:
             self._happened(event)
 
     def _inspected(self, result: Corpus | Exception | None) -> None:
-        """The data are read, or cannot be: then there is no run."""
+        """The data were read; without readable data the run fails."""
         if isinstance(result, Exception):
             raise result
         expects = None if result is None else self._artifacts.expects(result)
@@ -274,7 +276,7 @@ class Shepherd:
             self._handle(arrived)
 
     def _happened(self, event: Event) -> None:
-        """Take a step, and do all that it asks for; answers are steps of their own."""
+        """Take a step, carry out its effects, and take a step for each answer."""
         events = deque([event])
         while events:
             for effect in self.islands.step(events.popleft(), self.now()):
@@ -286,7 +288,7 @@ class Shepherd:
     # Effects --------------------------------------------------------------------
 
     def _performing(self) -> dict[type[Effect], Callable[[Any], Event | None]]:
-        """The function that carries out each kind of effect; it returns the answer."""
+        """The function that carries out each kind of effect; it returns an answer."""
         observer, folder, serving = self.observer, self.folder, self._serving
         return {
             do.Append: self._append,
@@ -316,10 +318,9 @@ class Shepherd:
         }
 
     def _append(self, effect: do.Append) -> None:
-        """Write a line; where there is no room for it, wait until there is.
-
-        Nothing that comes after it may be done meanwhile. The workers stay: they are
-        told that the shepherd lives.
+        """Write a line to the ledger; without room on the disk, wait for it.
+        No later effect may be carried out meanwhile. Heartbeats tell the workers that
+        the shepherd lives, so they stay.
         """
         waited = 0
         while True:
@@ -345,7 +346,7 @@ class Shepherd:
             connection.send(effect.message, self._artifacts.get(effect.bundle).content)
 
     def _show_status(self, effect: do.ShowStatus) -> None:
-        self.observer.status(effect.values)
+        self.observer.status(self.status())
         self.hub.drop_revoked()
         self._check()
 
@@ -355,7 +356,7 @@ class Shepherd:
 
     def _report(self, effect: do.ReportRound) -> None:
         kept = self._kept
-        # Which workers were in it: a run may be over before a heartbeat's interval is.
+        # Which workers took part: a run may be over before a heartbeat's interval is.
         self.observer.status(self.status())
         self.observer.round(effect.record if kept is None else kept)
 
@@ -376,7 +377,7 @@ class Shepherd:
         safe, offset = self.protection, self.ledger.offset
         tokenizer = self._artifacts.corpus.tokenizer
         more = {"tokenizer": tokenizer, "ledger_offset": offset}
-        # No round begins meanwhile: a silent worker is as good as dead here too.
+        # No round begins meanwhile: a silent worker is removed here too.
         silence = self.experiment.heartbeat_limit_seconds
         asked = (effect.addresses, effect.round, effect.digest, safe, silence)
         parts = self._artifacts.parts
@@ -416,7 +417,7 @@ class Shepherd:
             self.hub.work(save, then)
 
     def _not_saved(self, error: Exception) -> None:
-        """A fault of the world may pass; any other ends the run."""
+        """A fault of disk or network may pass; any other ends the run."""
         if not isinstance(error, RuntimeFault | OSError):
             raise error
         self._happened(NotSaved(str(error), getattr(error, "address", None)))

@@ -1,7 +1,7 @@
-"""The shell of an election: the other shepherds of a run, this one's vote on disk.
+"""The shell of an election: connections to other voters, and a vote on disk.
 
-Each shepherd listens on its own of `addresses` and dials the others; each says what it
-has to say over the connection that it dialled. All decisions are those of
+Each voter listens on its own of `addresses` and dials the others; it sends its messages
+over the connections that it dialled. All decisions are those of
 `pcp.training.coordinator.standby.election`, under one lock.
 """
 
@@ -23,17 +23,14 @@ from pcp.runtime.transport import link
 from pcp.runtime.transport.authentication import Gate, checked
 from pcp.runtime.transport.credentials import Protection
 from pcp.training.coordinator.standby.election import (
-    Deposed,
     Effect,
     Election,
-    Lead,
-    Over,
     Persist,
-    Say,
+    SendTo,
 )
 from pcp.training.shepherd.elector import Elector
 from pcp.training.wire.channel import SHEPHERD, Channel
-from pcp.training.wire.shepherd_messages import MAX_VOTERS, Lines, Said, decode
+from pcp.training.wire.shepherd_messages import MAX_VOTERS, Lines, VoterMessage, decode
 
 FILE = "election.json"
 _TURN = 0.03
@@ -44,7 +41,9 @@ _MOST_PEERS = 4 * MAX_VOTERS
 
 
 class Voters(Elector):
-    """The shepherds of a run, as one of them sees them."""
+    """The elector of the voters of a run."""
+
+    _end_seconds = 0.2
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class Voters(Elector):
         path: Path,
         log: Callable[[str], None],
     ) -> None:
-        """`path` is the ledger's; ConfigError for voters that can be none."""
+        """`path` is the ledger's; ConfigError for impossible voters (`_check`)."""
         _check(addresses, me)
         self._addresses, self._me, self._protection = addresses, me, protection
         self._folder = path.parent
@@ -70,20 +69,14 @@ class Voters(Elector):
         self._listener = link.listen(addresses[me])
         self._listener.setblocking(True)
         peers = [number for number in range(len(addresses)) if number != me]
-        self._queues: dict[int, queue.Queue[Said]] = {
+        self._queues: dict[int, queue.Queue[VoterMessage]] = {
             peer: queue.Queue(_QUEUED) for peer in peers
         }
         self._channels: set[Channel] = set()
         self._start("voters", self._accept)
         self._start("voters-time", self._tick)
         for peer in peers:
-            self._start(f"voter-{peer}", self._talk, peer)
-
-    def end(self, reason: str) -> None:
-        """The run is over: the others need not wait for it."""
-        with self._lock:
-            self._perform(self._election.ended(reason))
-        time.sleep(0.2)
+            self._start(f"voter-{peer}", self._send_to, peer)
 
     def close(self) -> None:
         """Take no part any more."""
@@ -99,23 +92,14 @@ class Voters(Elector):
 
     # Effects ----------------------------------------------------------------------
 
-    def _perform(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Persist():
-                    self._persist(effect)
-                case Say(to=to, message=message):
-                    self._queue(to, message)
-                case Lead(term=term):
-                    self._log(f"this shepherd leads in term {term}")
-                case Deposed(reason=reason):
-                    self._log(f"this shepherd leads no longer: {reason}")
-                case Over(reason=reason):
-                    self._over = reason
-        self._changed.notify_all()
+    def _carry_out(self, effect: Persist | SendTo) -> None:
+        if isinstance(effect, Persist):
+            self._persist(effect)
+        else:
+            self._queue(effect.to, effect.message)
 
-    def _queue(self, to: int, message: Said) -> None:
-        """What is old by now is left out: it will be said again."""
+    def _queue(self, to: int, message: VoterMessage) -> None:
+        """Queue a message; a full queue drops the oldest: it will be sent again."""
         waiting = self._queues[to]
         while True:
             try:
@@ -150,18 +134,18 @@ class Voters(Elector):
             with self._lock:
                 self._attempt(lambda: self._election.tick(time.monotonic()))
 
-    def _heard(self, message: Said) -> list[Effect]:
+    def _heard(self, message: VoterMessage) -> list[Effect]:
         return self._election.heard(message, time.monotonic())
 
     def _attempt(self, step: Callable[[], list[Effect]]) -> None:
-        """A step, and what it asks for; a disk that fails ends this voter's part."""
+        """Carry out the effects of a step; a failing disk ends this voter's part."""
         try:
             self._perform(step())
         except OSError as error:
             self._fail(RuntimeFault(f"this shepherd's folder: {error}"))
 
-    def _talk(self, peer: int) -> None:
-        """Say what there is to say to one of the others; dial while it is away."""
+    def _send_to(self, peer: int) -> None:
+        """Send the messages for one of the other voters; dial while it is away."""
         address = self._addresses[peer]
         while not self._closing.is_set():
             try:
@@ -203,19 +187,19 @@ class Voters(Elector):
             ).start()
 
     def _listen_to(self, channel: Channel) -> None:
-        """What one of the others says."""
+        """Handle the messages of one of the other voters."""
         try:
             channel.admit(_DIAL_SECONDS * 5)
             while not self._closing.is_set():
-                message = cast(Said, channel.receive(_IDLE_SECONDS))
+                message = cast(VoterMessage, channel.receive(_IDLE_SECONDS))
                 with self._lock:
                     if channel.identity is not None:
                         self.identities.add(channel.identity.id)
                     if isinstance(message, Lines) and self.copy.released:
-                        continue  # who led has yet to let go of the file
+                        continue  # this shepherd led, and has yet to close the ledger
                     self._attempt(partial(self._heard, message))
         except PcpError:
-            pass  # it dials again, if it is one of us
+            pass  # a voter dials again
         finally:
             self._drop(channel)
 
@@ -231,7 +215,7 @@ class Voters(Elector):
 
 
 def _check(addresses: Sequence[str], me: int) -> None:
-    """ConfigError for voters of whom no majority could be, or that are not these."""
+    """ConfigError for voters without a majority, or an index that is not theirs."""
     count = len(addresses)
     if count % 2 == 0 or not 3 <= count <= MAX_VOTERS:
         raise ConfigError(

@@ -1,10 +1,10 @@
-"""The world of a simulated run: compute, network, failures.
+"""The model of a simulated run's world: compute, network, failures.
 
-Times of an exchange are those of the schedule that a run takes for a sum of that size:
-along the ring what is added up goes 2 (M-1)/M over the bandwidth, in M-1 round trips;
-by halving and doubling as much goes in log2 M of them, and an array more where members
-are beyond a power of two. Of what is gathered there is M-1 times a contribution. Each
-collective besides is opened and voted for by all.
+The time of an exchange is that of the schedule that a run takes for a sum of its size.
+Along the ring 2 (M-1)/M of the array pass each link, in M-1 round trips; by halving and
+doubling as many bytes pass in log2 M round trips, and one array more where M is no
+power of two. A gather moves M-1 contributions. Each collective takes further time for
+its OPEN frames and votes.
 """
 
 import math
@@ -18,7 +18,7 @@ from pcp.runtime.collectives.reduction import declared
 from pcp.runtime.compression.codecs import codec
 from pcp.training.trainer.bundle_checks import plan_of
 
-#: Kind of a collective, or of its reduction -> what it gives `World` its bytes.
+#: Kind of a collective, or of its reduction -> the field of `World` with its bytes.
 _FIELDS = {
     "all_reduce": "payload_bytes",
     "all_gather": "gathered_bytes",
@@ -33,43 +33,43 @@ class World:
     workers: int
     step_seconds: float
     payload_bytes: int
-    """Bytes of a worker's contribution to the sums of an exchange, as it travels."""
+    """Bytes of a worker's contribution to the sums of an exchange, as it is sent."""
     state_bytes: int
     """Bytes of the state that a newcomer fetches."""
     bandwidth: float
-    """Of each worker, each way."""
+    """Of each worker, in each direction."""
     round_trip: float
     gathered_bytes: int = 0
-    """Bytes of a worker that every other member of an exchange gets as they are."""
+    """Bytes of a worker that an exchange gathers on every other member."""
     pairs: bool = False
-    """Whether members exchange in pairs, not all with all."""
+    """Whether members exchange in pairs, in place of all together."""
     spread: float = 0.05
-    """Of the workers' speeds: a relative standard deviation."""
+    """The relative standard deviation of the workers' speeds."""
     jitter: float = 0.02
-    """Of one worker's rounds."""
+    """The relative standard deviation of one worker's rounds."""
     overhead: float = 0.0
-    """Of an exchange, whatever its size."""
+    """The fixed seconds of an exchange of any size."""
     coded: bool = False
-    """Whether sums travel in a code: those go along the ring at any size."""
+    """Whether sums are compressed: those go along the ring at any size."""
     meetings: int = 0
-    """Collectives of an exchange: each is opened and voted for, a round trip."""
+    """The collectives of an exchange, each with a round trip for OPEN and votes."""
     every_step: bool = False
     """Whether members exchange in every inner step, not once a round."""
     in_background: bool = False
-    """Whether an exchange takes place beside the inner steps."""
+    """Whether an exchange is a background exchange."""
     lifetime: float = math.inf
     """Mean seconds until a worker dies."""
     restart: float = 2.0
-    """From a death to the next hello."""
+    """Seconds from a death to the next `Hello`."""
     silent: float = 0.0
-    """Share of deaths that close no connection."""
+    """The share of deaths that close no connection."""
 
     @classmethod
     def of(cls, manifest: Manifest, **changes: Any) -> Self:
-        """The world of a bundle's run; `changes` are fields the bundle cannot know.
+        """The world of a bundle's run; `changes` are fields that the bundle lacks.
 
-        `payload_bytes` among them stands for all that workers send. Without it,
-        `ConfigError` for a bundle that does not say what that is.
+        `payload_bytes` among them is in place of all bytes that workers send. Without
+        it, `ConfigError` for a bundle of which those are not known.
         """
         plan = plan_of(manifest)
         every_step = plan.synchronize == "step"
@@ -88,7 +88,7 @@ class World:
         return cls(**known | changes)
 
     def exchange_seconds(self, members: int) -> float:
-        """Of the collectives of an exchange among `members`, and what goes with it."""
+        """The seconds of an exchange among `members`, with its fixed part."""
         if members < 2:
             return self.overhead
         share = self._exchanged_bytes(members) / self.bandwidth
@@ -96,20 +96,20 @@ class World:
         return share + trips * self.round_trip + self.overhead
 
     def waited_seconds(self, members: int, steps: int, computed: float) -> float:
-        """For exchanges in a round of `steps` inner steps, `computed` seconds long."""
+        """The seconds of waiting for exchanges in a round of `steps` inner steps."""
         seconds = self.exchange_seconds(members) * self._exchanges(steps)
         return max(0.0, seconds - computed) if self.in_background else seconds
 
     def sent_bytes(self, members: int, steps: int = 1) -> int:
-        """By each worker in a round of `steps` inner steps."""
+        """The bytes that each worker sends in a round of `steps` inner steps."""
         return round(self._exchanged_bytes(members)) * self._exchanges(steps)
 
     def _exchanged_bytes(self, members: int) -> float:
-        """By each member of an exchange."""
+        """The bytes that each member of an exchange sends."""
         ring = self._ring(members)
         whole = self._halved(ring) or ring
         reduced = 2 * (whole - 1) / whole * self.payload_bytes
-        if whole < ring:  # a member beyond the power of two gives its array to another
+        if whole < ring:  # a member beyond it sends its array to another
             reduced += self.payload_bytes
         return reduced + (ring - 1) * self.gathered_bytes
 
@@ -135,12 +135,12 @@ class World:
         return steps if self.every_step else 1
 
     def joining_seconds(self) -> float:
-        """Of fetching a state."""
+        """The seconds of fetching a state."""
         return self.state_bytes / self.bandwidth + 2 * self.round_trip
 
 
 def parameter_bytes(manifest: Manifest) -> int:
-    """Of all parameters."""
+    """The bytes of all parameters."""
     return sum(tensor_bytes(p.shape, p.dtype) for p in manifest.parameters)
 
 
@@ -174,7 +174,7 @@ def _exchanged(collectives: Mapping[str, Collective]) -> dict[str, int]:
 
 
 def _wire_bytes(collective: Collective) -> int:
-    """Of one worker's contribution, in the code it travels in."""
+    """The bytes of one worker's contribution, compressed as it is sent."""
     name = collective.attributes.get("codec")
     if name is None:
         return collective.bytes

@@ -1,28 +1,27 @@
-"""A run made again from its ledger: the same rounds, in one process, bit by bit.
+"""The replay of a run from its ledger: the same rounds, in one process, bit by bit.
 
-The ledger says which workers took part in a round, in which order of ranks, on which
-samples; where each had its state from when it joined; and what the result's digest
-was. That, the seed, the data and the program decide everything else. So each worker of
-the record gets a replay worker with an endpoint of its own on this machine, which
-carries out the same orders with the same code, and the digests are compared round by
-round:
+The ledger has the workers of each round, in the order of ranks, and their samples; the
+source of each worker's state when it joined; and the digest of the result. These, the
+seed, the data and the program decide the rest. So each worker of the record gets a
+replay worker with its own endpoint on this machine, which carries out the same orders
+with the same code, and the digests are compared round by round:
 
     joined      take the state of that round, from where the record says
     commit      make the round, with the last attempt's members, leases and epoch
     late, lease a member makes its steps from the state it holds, for a later round
     rewind      go back: workers that join next take the state of a checkpoint
 
-A state that a worker took while the next round was already under way is that of the
-round it names, so it is taken there, and not where the line stands.
+A worker may have fetched a state while the next round was already under way: it fetches
+the state of the round that its line names, and not of the line's place.
 
-`TrainingRun.step` has no part in this. Its input is events and their times (ticks,
-messages, silence), of which a ledger has none; a ledger has its decisions. Their
-consequences are shared with it: `LedgerReplay` applies the ledger's lines, orders are
+A replay does not call `TrainingRun.step`, whose input is events and their times (ticks,
+messages, silence): a ledger has none of them, but the decisions. The code after a
+decision is shared: `LedgerReplay` applies the ledger's lines, orders are
 `Attempt.orders`, and a late member's weight is `discount`.
 
-Only one thing is not in a ledger: which exchanges were complete when a member died in
-the middle of a round that goes on behind them (`streaming_diloco`). Such a round is
-made with its last members alone, and a difference in it is said to be that.
+A ledger lacks one fact: which inner exchanges were complete when a member died in a
+round that goes on after them (`streaming_diloco`). Such a round is made with its last
+members alone, and the report of a difference names that cause.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +56,7 @@ from pcp.training.wire.messages import (
 
 @dataclass(frozen=True)
 class ReplayedRound:
-    """One round, as recorded and as it came out now."""
+    """One round, as recorded and as replayed."""
 
     round: int
     epoch: int
@@ -67,7 +66,7 @@ class ReplayedRound:
     loss_recorded: float
     loss_found: float
     cut: bool = False
-    """It lost a member between two exchanges, at a moment that is in no ledger."""
+    """Whether it lost a member between two exchanges, which no ledger has."""
 
     @property
     def same(self) -> bool:
@@ -75,7 +74,7 @@ class ReplayedRound:
         return self.recorded == self.found
 
     def difference(self) -> str:
-        """The difference, and where to look for its cause."""
+        """The difference, and a hint at its cause."""
         if self.cut:
             where = (
                 "a member died between two exchanges of this round, and which of them "
@@ -95,10 +94,10 @@ class ReplayedRound:
 
 
 class Replay:
-    """Makes the rounds of a ledger's `records` again. Close it when done.
+    """Makes the rounds of a ledger's `records` again; to be closed.
 
-    `load` gives a program; `data_path` says where the data lies if not where the
-    experiment says. `run` is the run's folder, which keeps what the model brings
+    `load` loads a program; `data_path` is the path of the data in place of the
+    experiment's. `run` is the run's folder, with the values that came with the model
     (`pcp.training.storage.first_values`).
     """
 
@@ -115,21 +114,21 @@ class Replay:
         self._later = _events(records)
         self._workers: dict[str, ReplayIsland] = {}
         self._bundles: dict[str, tuple[str, str]] = {}
-        """Of each replay worker: the target, and the bundle's digest."""
+        """The target and the bundle's digest of each replay worker."""
         self._saved: dict[int, Checkpoint] = {}
         self._attempts: list[Mapping[str, Any]] = []
-        """Of the round under way."""
+        """The attempt under way."""
         self._late: dict[str, int] = {}
-        """The workers with steps that count later, and the round of these steps."""
+        """The workers with late steps, and the round of these steps."""
         self._endpoint: Endpoint | None = None
-        """Serves a state that no replay worker holds."""
+        """Hands out a state that no replay worker holds."""
         self._experiment: Experiment | None = None
         self._corpus: Corpus | None = None
         self.notes: list[str] = []
-        """Facts that are not as they were recorded, and may make a round differ."""
+        """Facts that differ from the record, and may make a round differ."""
 
     def rounds(self) -> Iterator[ReplayedRound]:
-        """One committed round after another; it ends behind the first that differs."""
+        """Each committed round in turn; ends after the first that differs."""
         for position, record in enumerate(self._records):
             self._state.apply(record)
             if record["kind"] == "started":
@@ -153,7 +152,7 @@ class Replay:
                 )
 
     def close(self) -> None:
-        """Let go of all replay workers."""
+        """Close all replay workers."""
         for worker in self._workers.values():
             worker.close()
         self._workers.clear()
@@ -171,7 +170,7 @@ class Replay:
         return self._experiment
 
     def _settle(self, record: Mapping[str, Any]) -> None:
-        """A shepherd starts, perhaps under other settings: programs may change."""
+        """A shepherd started, perhaps with other settings: programs may change."""
         source = f"line {record['n'] + 1} of the ledger"
         self._experiment = parse(record["experiment"], source=source)
         for name, worker in list(self._workers.items()):
@@ -183,7 +182,7 @@ class Replay:
                     trainer.close()
             if not same_parts:
                 worker.close()
-                del self._workers[name]  # its island is of another mesh from here on
+                del self._workers[name]  # its island has another mesh from here on
             elif digest != before:
                 worker.replace(trainers, self._open(trainers[0]))
                 self._bundles[name] = (target, digest)
@@ -210,7 +209,7 @@ class Replay:
         return corpus
 
     def _join(self, record: Mapping[str, Any]) -> None:
-        """A worker takes the state of a round from where the record says."""
+        """A worker fetches the state of a round from the recorded source."""
         name, index, round_ = (record[key] for key in ("worker", "index", "round"))
         worker = self._replay_worker(record)
         states = self._source(record)
@@ -221,7 +220,7 @@ class Replay:
         self._workers[name] = worker
 
     def _replay_worker(self, record: Mapping[str, Any]) -> ReplayIsland:
-        """The worker's, with the program for its target."""
+        """The replay worker of a recorded worker, with the program for its target."""
         name, target, bundle = (record[key] for key in ("worker", "target", "bundle"))
         if name in self._workers and self._bundles[name][0] == target:
             return self._workers[name]
@@ -268,11 +267,11 @@ class Replay:
         return held.snapshots()
 
     def _brought(self) -> safetensors_io.Arrays:
-        """What the model brings, from where the run keeps it."""
+        """The values that came with the model, from the run's folder."""
         return {} if self._run is None else first_values.served(self._run)
 
     def _save(self, record: Mapping[str, Any]) -> None:
-        """Keep the state of a checkpoint, if a worker takes it later."""
+        """Keep the state of a checkpoint, if a worker fetches it later."""
         after = self._records[record["n"] + 1 :]
         if any(_takes(event, record["round"]) for event in after):
             round_ = record["round"]
@@ -280,7 +279,7 @@ class Replay:
             self._saved[round_] = assembled(round_, held)
 
     def _make(self, record: Mapping[str, Any]) -> ReplayedRound:
-        """A committed round once more, with the members of its last attempt."""
+        """Make a committed round again, with the members of its last attempt."""
         attempt, *others = reversed(self._attempts)
         names = attempt["members"]
         orders = self._orders(attempt)
@@ -323,7 +322,7 @@ class Replay:
         )
 
     def _particulars(self, name: str, round_: int) -> dict[str, Any]:
-        """More of the order of a member that made its steps from an older state."""
+        """Further keys of the order of a member with steps from an older state."""
         progress = self._state.progress
         if progress.asynchronous:
             before = progress.history.digest(round_ - 1)
@@ -335,7 +334,7 @@ class Replay:
         return {"carried": True, "weight": weight}
 
     def _holder(self, round_: int, digest: str | None) -> str:
-        """Where the state of a round can be fetched."""
+        """The address from which the state of a round can be fetched."""
         for worker in self._workers.values():
             if worker.holds(round_, digest):
                 return worker.address
@@ -348,13 +347,13 @@ class Replay:
         return self._endpoint.address
 
     def _quantum(self) -> int:
-        """Samples of one inner step of one worker."""
+        """The samples of one inner step of one worker."""
         assert self._corpus is not None
         return quantum(self.experiment.effective_batch_size, self._corpus.batch)
 
 
 def _takes(event: Mapping[str, Any], round_: int) -> bool:
-    """Whether by this line a worker may take a checkpoint of a round."""
+    """Whether a worker may fetch the checkpoint of a round by this line."""
     if event["kind"] == "rewind":
         return event["to"] == round_
     taken = event["kind"] == "joined" and event["source"] == CHECKPOINT
@@ -364,9 +363,10 @@ def _takes(event: Mapping[str, Any], round_: int) -> bool:
 def _events(
     records: Sequence[Mapping[str, Any]],
 ) -> dict[int, list[Mapping[str, Any]]]:
-    """Joins and checkpoints, by the line behind which the state was such.
+    """Joins and checkpoints, by the line after which the run had that state.
 
-    That is the newest line, before theirs, that left the run in the round they name.
+    That is the newest line before theirs after which the run was in the round they
+    name.
     """
     found: dict[int, list[Mapping[str, Any]]] = {}
     at: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""A member of a run that is made again: an island's ranks, or one whole worker."""
+"""A member of a replayed run: the ranks of an island, or one whole worker."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -18,11 +18,11 @@ from pcp.training.wire.messages import (
 )
 
 Snapshots = Sequence[Arrays]
-"""Of the ranks, by coordinate."""
+"""Values of the ranks, by coordinate."""
 
 
 class ReplayIsland:
-    """Its ranks, each with the worker's own code, by coordinate."""
+    """The ranks of a member by coordinate, each with the worker's own code."""
 
     def __init__(self, trainers: Sequence[Trainer], corpus: Corpus) -> None:
         self.ranks = [ReplayWorker(trainer, corpus) for trainer in trainers]
@@ -32,29 +32,29 @@ class ReplayIsland:
 
     @property
     def trainer(self) -> Trainer:
-        """Of the first rank."""
+        """The trainer of the first rank."""
         return self.ranks[0].trainer
 
     @property
     def committed(self) -> int | None:
-        """The round that it holds."""
+        """The round whose state it holds."""
         return self.ranks[0].state.committed
 
     @property
     def address(self) -> str:
-        """Of its first rank."""
+        """The address of its first rank."""
         return self.ranks[0].address
 
     def snapshots(self) -> Snapshots:
-        """What its ranks hold."""
+        """The snapshots of its ranks."""
         return [rank.state.snapshot()[1] for rank in self.ranks]
 
     def whole(self) -> Arrays:
-        """What its ranks hold together."""
+        """The state of its ranks, joined."""
         return self.trainer.parts.join(self.snapshots())
 
     def holds(self, round_: int, recorded: str | None) -> bool:
-        """Whether it has the state that a round was committed with."""
+        """Whether it has the committed state of a round."""
         if self.committed != round_:
             return False
         parts = [digest(shared_part(arrays)) for arrays in self.snapshots()]
@@ -73,17 +73,17 @@ class ReplayIsland:
             rank.state.hold(round_)
 
     def replace(self, trainers: Sequence[Trainer], corpus: Corpus) -> None:
-        """Go on with another program, from the state that is held."""
+        """Use another program, with the present state."""
         for rank, trainer in zip(self.ranks, trainers, strict=True):
             rank.replace(trainer, corpus)
 
     def learn(self, lease: Sequence[Range], steps: int) -> None:
-        """Make inner steps from the state that is held, unless they are made."""
+        """Make inner steps from the present state, unless they are made."""
         for rank in self.ranks:
             rank.learn(lease, steps)
 
     def stop(self) -> None:
-        """Make no more steps, and wait for no peer; from any thread."""
+        """Stop making steps and waiting for peers; from any thread."""
         for rank in self.ranks:
             rank.stop()
 
@@ -96,9 +96,9 @@ class ReplayIsland:
 def make(
     islands: Sequence[ReplayIsland], orders: Sequence[RoundStart]
 ) -> list[Prepared]:
-    """A round by all ranks of all members at once, and its commit.
+    """Make a round by all ranks of all members at once, and commit it.
 
-    `orders` are the members'; what each member prepared comes back.
+    `orders` are the members'; returns each member's `Prepared`.
     """
     size = len(islands[0].ranks)
     with ThreadPoolExecutor(len(islands) * size) as pool:
@@ -112,7 +112,7 @@ def make(
             ]
             for done in as_completed([each for ranks in pending for each in ranks]):
                 done.result()
-        except BaseException:  # the others would wait for the failed one; or Ctrl-C
+        except BaseException:  # the others would wait; or Ctrl-C
             for island in islands:
                 island.stop()
             raise
@@ -126,9 +126,9 @@ def make(
 
 
 def _of_rank(order: RoundStart, islands: Sequence[ReplayIsland], at: int) -> RoundStart:
-    """An order for a rank: those at its coordinate, and its own island.
+    """The order of a rank, with the ranks at its coordinate, and its own island.
 
-    The groups of the island are those of one epoch, as those between islands are.
+    The groups of the island have the epoch of those between islands.
     """
     own = islands[order.rank].ranks
     if len(own) == 1:
@@ -143,6 +143,5 @@ def _of_rank(order: RoundStart, islands: Sequence[ReplayIsland], at: int) -> Rou
 
 Load = Callable[..., tuple[Trainer, str]]
 """A trainer for an experiment and a target, and the digest of its bundle.
-
-Of an island, with a third argument: the rank's coordinate.
+For an island the third argument is the rank's coordinate.
 """

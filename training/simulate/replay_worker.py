@@ -1,4 +1,4 @@
-"""One worker of a run that is made again: the worker's own code, without a shepherd."""
+"""A worker of a replayed run: the worker's own code, without a shepherd."""
 
 import threading
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _NEVER = 1 << 63
 
 
 class ReplayWorker:
-    """One worker of the record."""
+    """One recorded worker, or rank of an island."""
 
     def __init__(self, trainer: Trainer, corpus: Corpus) -> None:
         self.trainer = trainer
@@ -49,15 +49,15 @@ class ReplayWorker:
 
     @property
     def address(self) -> str:
-        """Where the others reach it."""
+        """The address at which peers reach it."""
         return self._endpoint.address
 
     def learn(self, lease: Sequence[Range], steps: int) -> None:
-        """Make inner steps from the state that is held, unless they are made."""
+        """Make inner steps from the present state, unless they are made."""
         self._runner.learn(LeaseGrant(turn=0, lease=list(lease), steps=steps))
 
     def replace(self, trainer: Trainer, corpus: Corpus) -> None:
-        """Go on with another program, from the state that is held."""
+        """Use another program, with the present state."""
         self.state.exchange(trainer)
         self.trainer, self._runner.inner_steps.corpus = trainer, corpus
 
@@ -78,7 +78,7 @@ class ReplayWorker:
         )
 
     def stop(self) -> None:
-        """Make no more steps, and wait for no peer; from any thread."""
+        """Stop making steps and waiting for peers; from any thread."""
         self._stopped.set()
         self._runner.group.abandon(_NEVER)
 

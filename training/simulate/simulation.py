@@ -1,7 +1,7 @@
-"""A run on paper: the shepherd's state machine is real, workers and network modelled.
+"""A simulated run: the shepherd's state machine is real, workers and network modelled.
 
 `TrainingRun` runs with its rounds, leases, ledger, quorum and recovery, on a virtual
-clock, against workers that only say when they would be done:
+clock, against workers of which only the times are modelled:
 
     inner steps    steps x seconds a step, spread over workers, noisy in time
     exchange       a ring all-reduce: 2 (M-1)/M bytes over the bandwidth, and
@@ -12,7 +12,7 @@ clock, against workers that only say when they would be done:
     deaths         exponential, at a rate a worker; a new process comes after
                    a pause; a machine that falls silent is noticed by heartbeats
 
-Nothing is computed and nothing sent, so thousands of workers fit in one process.
+No step is computed and no byte sent, so thousands of workers fit in one process.
 """
 
 import hashlib
@@ -72,15 +72,15 @@ from pcp.training.wire.messages import (
 
 _JITTER_FLOOR = 0.2
 _TOGETHER = 1e-4
-"""Seconds in which what happens is one moment."""
+"""Events within so many seconds are of one moment."""
 
 
-class Wire:
+class ModelledConnection:
     """A worker's connection, as long as it lives."""
 
     here = "127.0.0.1"
 
-    def __init__(self, worker: "Modelled") -> None:
+    def __init__(self, worker: "ModelledWorker") -> None:
         self._worker, self._life = worker, worker.life
 
     @property
@@ -94,7 +94,7 @@ class Wire:
             self._worker.receive(message)
 
 
-class Model:
+class ModelledNetwork:
     """Modelled workers and a network around a run; `now` is its time in seconds."""
 
     def __init__(self, world: World, seed: int, idle: float) -> None:
@@ -103,33 +103,34 @@ class Model:
         self.now = 0.0
         self.deaths = 0
         self.sample_tokens = 1
-        """What a sample of the program counts for."""
-        self.groups: dict[int, Group] = {}
+        """The tokens of a sample of the program."""
+        self.groups: dict[int, ModelledGroup] = {}
         self._numbers, self._heard = count(), -math.inf
         self._queue: list[tuple[float, int, Callable[[], Event | None]]] = []
         for index in range(world.workers):
             factor = max(_JITTER_FLOOR, self.rng.gauss(1.0, world.spread))
-            Modelled(self, index, factor).start(0.0)
+            ModelledWorker(self, index, factor).start(0.0)
 
     def after(self, seconds: float, act: Callable[[], Event | None]) -> None:
-        """Act so many seconds from now; `act` returns an event of the run or None."""
+        """Call `act` in so many seconds; it returns an event of the run or None."""
         heapq.heappush(self._queue, (self.now + seconds, next(self._numbers), act))
 
     def tell(self, event: Event) -> None:
-        """An event of the run, half a round trip from now."""
+        """Give an event to the run, half a round trip from now."""
         self.after(self.world.round_trip / 2, lambda: event)
 
     def happened(
         self, run: TrainingRun, event: Event, program: Program
     ) -> Iterator[Round]:
-        """Messages arrive after half a round trip, programs at once; rounds committed.
+        """Model the effects of an event; the rounds that were committed.
 
-        Other effects are not modelled: nothing goes to a disk.
+        Messages arrive after half a round trip, programs at once. Other effects are not
+        modelled: nothing is written to a disk.
         """
         late, answer = self.world.round_trip / 2, None
         for effect in run.step(event, self.now):
             match effect:
-                case Send(connection=Wire() as wire, message=message):
+                case Send(connection=ModelledConnection() as wire, message=message):
                     self.after(late, partial(wire.deliver, message))
                 case Compile(connection=connection):
                     self.after(0.0, partial(Compiled, connection, program))
@@ -149,7 +150,7 @@ class Model:
     def moment(self, roster: Roster) -> Iterator[Event]:
         """Events until none more comes for a moment, and then a tick.
 
-        Time passes until something happens, at most for an idle moment.
+        Time passes until the next event, at most for an idle moment.
         """
         until, happened = self.now + self._idle, False
         while self._queue and self._queue[0][0] <= until:
@@ -164,56 +165,59 @@ class Model:
             self._hear(roster)
         yield Tick()
 
-    def group(self, order: RoundStart) -> "Group":
+    def group(self, order: RoundStart) -> "ModelledGroup":
         """The members of an attempt."""
         if order.epoch not in self.groups or (
             self.groups[order.epoch].round != order.round
         ):
             self.groups = {e: g for e, g in self.groups.items() if e > order.epoch - 8}
-            self.groups[order.epoch] = Group(order.round, set(order.members))
+            self.groups[order.epoch] = ModelledGroup(order.round, set(order.members))
         return self.groups[order.epoch]
 
     def _hear(self, roster: Roster) -> None:
-        """Heartbeats of all that live, once in an idle moment."""
+        """Heartbeats of all live workers, once in an idle moment."""
         if self.now - self._heard < self._idle:
             return
         self._heard = self.now
         for member in roster:
-            if isinstance(member.connection, Wire) and member.connection.lives:
+            if (
+                isinstance(member.connection, ModelledConnection)
+                and member.connection.lives
+            ):
                 member.seen = self.now
 
 
 @dataclass
-class Group:
-    """An attempt's members that have done the inner steps, and the others."""
+class ModelledGroup:
+    """The members of an attempt, with those that have done their inner steps."""
 
     round: int
     waited_for: set[str]
-    done: list["Modelled"] = field(default_factory=list)
+    done: list["ModelledWorker"] = field(default_factory=list)
 
     @cached_property
     def whole(self) -> bool:
-        """Whether all of them live when their exchange ends: if not, it never ends."""
+        """Whether all members live at the end of their exchange; else it never ends."""
         return all(member.alive for member in self.done)
 
 
-class Modelled:
-    """One place for a worker; each life of it is another worker to the shepherd."""
+class ModelledWorker:
+    """A place for a worker; each of its lives is another worker to the shepherd."""
 
-    def __init__(self, model: Model, index: int, factor: float) -> None:
+    def __init__(self, model: ModelledNetwork, index: int, factor: float) -> None:
         self._model, self._index, self._factor = model, index, factor
         self.life = 0
         self.name, self.alive = "", False
 
     def start(self, pause: float) -> None:
-        """Come to life after `pause` seconds."""
+        """Start a worker after `pause` seconds."""
         self.life += 1
         self.name = f"worker-{self._index}-{self.life}"
-        self.wire = Wire(self)
+        self.wire = ModelledConnection(self)
         self._order: RoundStart | None = None
         self._committed: int | None = None
         self._begun: tuple[int, Any] | None = None
-        """Round and lease of the inner steps that are made, or were."""
+        """The round and the lease of the newest inner steps."""
         self._done = False
         self._model.after(pause, self._hello)
 
@@ -228,7 +232,7 @@ class Modelled:
             self._take(message)
 
     def _take(self, order: RoundStart) -> None:
-        """Make the inner steps of an order, if that is not done or under way."""
+        """Begin the inner steps of an order, unless they are made or under way."""
         self._order = order
         self._model.group(order)
         wanted = (order.round, order.lease)
@@ -322,7 +326,7 @@ class Modelled:
         self._model.tell(Received(self.wire, message))
 
     def _later(self, seconds: float, act: Callable[[], Any]) -> None:
-        """Act later, in this life."""
+        """Call `act` later, if the worker still lives."""
         life = self.life
 
         def due() -> Event | None:
@@ -338,13 +342,13 @@ class Figures:
     workers: int
     rounds: int
     seconds: float
-    """From the first round's start to the last one's commit."""
+    """Seconds from the first round's start to the last commit."""
     round_seconds: float
-    """Median of a round."""
+    """The median of a round's seconds."""
     sent_bytes: int
-    """By a worker in a round."""
+    """The bytes that a worker sends in a round."""
     goodput: float
-    """Committed inner steps, of those that all workers could have made."""
+    """The share of committed inner steps in those that workers could have made."""
     deaths: int
 
 
@@ -353,7 +357,8 @@ def simulate(
 ) -> Figures:
     """Run `rounds` rounds of an experiment in a modelled world.
 
-    `bundle` gives the model's shapes; `StateMismatch` when the run stops moving.
+    `bundle` has the model's shapes; `StateMismatch` when the run commits no more
+    rounds.
     """
     steps = rounds * world.workers * experiment.tau
     run = experiment.model_copy(
@@ -362,11 +367,11 @@ def simulate(
             "checkpoint_every": rounds + 2,
             "max_epochs": experiment.max_epochs + steps * 1000,
             "validation_fraction": 0.0,
-            # No socket listens: the model hears living workers once in an idle moment.
+            # There is no socket: live workers send heartbeats once in an idle moment.
             "heartbeat_seconds": experiment.heartbeat_limit_seconds / 3,
         }
     )
-    model = Model(world, seed, idle=run.heartbeat_limit_seconds / 3)
+    model = ModelledNetwork(world, seed, idle=run.heartbeat_limit_seconds / 3)
     state = RunState(
         run,
         LedgerReplay(),
@@ -380,7 +385,9 @@ def simulate(
     return _until(model, TrainingRun(state), program, rounds)
 
 
-def _until(model: Model, run: TrainingRun, program: Program, rounds: int) -> Figures:
+def _until(
+    model: ModelledNetwork, run: TrainingRun, program: Program, rounds: int
+) -> Figures:
     """Step the run until the rounds are done."""
     began, moved, records = None, 0.0, list[Round]()
     limit = _stall_seconds(model.world, run.state.experiment)
@@ -401,13 +408,13 @@ def _until(model: Model, run: TrainingRun, program: Program, rounds: int) -> Fig
 
 
 def _stall_seconds(world: World, experiment: Experiment) -> float:
-    """Virtual seconds after which a run that commits nothing does not move."""
+    """Virtual seconds without a commit after which a run has stopped."""
     exchanged = world.waited_seconds(world.workers, experiment.tau, 0.0)
     once = experiment.tau * world.step_seconds + world.restart
     return 100 * (once + exchanged + world.joining_seconds())
 
 
-def _figures(model: Model, records: list[Round], began: float) -> Figures:
+def _figures(model: ModelledNetwork, records: list[Round], began: float) -> Figures:
     seconds, world = model.now - began, model.world
     made = sum(member.steps for record in records for member in record.members)
     return Figures(

@@ -1,7 +1,8 @@
-"""Adapters in files that peft reads: `adapter_model.safetensors` and its config.
+"""Files of adapters for peft: `adapter_model.safetensors` and its config.
 
-pcp-lora names its parameters `q.lora_A.weight` and `q.lora_B.weight`; peft has them
-under `base_model.model.`, and the modules, `q`, in the config.
+pcp-lora names its parameters `q.lora_A.weight`, `q.lora_B.weight` and, of DoRA,
+`q.lora_magnitude_vector`; peft has them under `base_model.model.`, and the modules,
+`q`, in the config.
 """
 
 from collections.abc import Mapping
@@ -17,8 +18,8 @@ from pcp.training.storage.state_names import PARAMETER
 PREFIX = "base_model.model."
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 ALPHA = 8.0
-"""As `pcp-lora` has it where nothing is said."""
-_A, _B = ".lora_A.weight", ".lora_B.weight"
+"""The default of `pcp-lora`."""
+_A, _B, _MAGNITUDE = ".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"
 
 
 def save_adapter(
@@ -29,11 +30,11 @@ def save_adapter(
     base: str | None = None,
     task: str | None = None,
 ) -> None:
-    """Write the adapters among `tensors` where `peft.PeftModel.from_pretrained` reads.
+    """Write the adapters among `tensors` for `peft.PeftModel.from_pretrained`.
 
-    `tensors` are parameters by name, or a checkpoint's; `alpha` as `pcp-lora` had it.
-    `base` is the model that they belong to, a folder or a name, and `task` peft's word
-    for it, as CAUSAL_LM. `ConfigError` where there are no adapters, or of unlike ranks.
+    `tensors` are parameters by name, or a checkpoint's; `alpha` is that of `pcp-lora`.
+    `base` is the base model, a folder or a name, and `task` peft's word for its task,
+    as CAUSAL_LM. `ConfigError` without adapters, or where their ranks differ.
     """
     named = {name.removeprefix(PARAMETER): array for name, array in tensors.items()}
     modules = [name.removesuffix(_A) for name in named if name.endswith(_A)]
@@ -48,6 +49,12 @@ def save_adapter(
             f"{folder}: adapters of {len(modules)} modules, {len(pairs)} of them with "
             f"{_B}, of the ranks {sorted(ranks)}; peft's config has one"
         )
+    lengths = [m for m in modules if m + _MAGNITUDE in named]
+    if lengths and lengths != modules:
+        raise ConfigError(
+            f"{folder}: {len(lengths)} of {len(modules)} modules have {_MAGNITUDE}; "
+            "peft's config says of all of them whether they have one"
+        )
     config = {
         "peft_type": "LORA",
         "task_type": task,
@@ -56,14 +63,12 @@ def save_adapter(
         "lora_alpha": alpha,
         "lora_dropout": 0.0,
         "bias": "none",
+        "use_dora": bool(lengths),
         "target_modules": modules,
         "inference_mode": True,
     }
-    arrays = {
-        f"{PREFIX}{module}{end}": array
-        for module, pair in pairs.items()
-        for end, array in zip((_A, _B), pair, strict=True)
-    }
+    ends = (_A, _B, _MAGNITUDE) if lengths else (_A, _B)
+    arrays = {f"{PREFIX}{m}{end}": named[m + end] for m in modules for end in ends}
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     (path / WEIGHTS).write_bytes(to_bytes(arrays))

@@ -1,4 +1,4 @@
-"""Lines at the end of a run's files, whole or not at all to readers."""
+"""Appending lines to a run's files; readers see whole lines only."""
 
 import errno
 import os
@@ -11,16 +11,16 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DiskFull(RuntimeFault):
-    """There is no room for a line; there may be, later."""
+    """The disk has no room for a line; it may have some later."""
 
 
 def append(
     file: FileIO, line: bytes, *, path: Path, what: str, sync: bool = False
 ) -> None:
-    """Write a line; with `sync`, wait until the disk has it.
+    """Write a line; with `sync`, wait until it is on the disk.
 
-    `DiskFull` where there is no room, `RuntimeFault` where the disk refuses otherwise:
-    part of the line may be in the file.
+    `DiskFull` where there is no room, `RuntimeFault` for other errors of the disk: part
+    of the line may be in the file then.
     """
     try:
         _write(file, line)

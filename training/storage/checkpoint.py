@@ -9,16 +9,16 @@
       state.json               round, digest, tokens, data cursor, seed, tokenizer,
                                and in which tensors a number is not finite
       SHA256SUMS.json          size and SHA-256 of each file above
-      signatures.json          who signed those sums, of a run with identities
+      signatures.json          signatures of those sums, of a run with identities
 
-Tensors of more than 4 GiB lie in files <kind>-00001-of-00003.safetensors, and
-<kind>.safetensors.index.json says which is where. Files are written and read a tensor
-at a time: besides the state itself no copy of it is in memory.
+Tensors of more than 4 GiB together are in files <kind>-00001-of-00003.safetensors, with
+the file of each in <kind>.safetensors.index.json. Files are written and read a tensor
+at a time: memory has the state itself, and no copy of it.
 
-A checkpoint is written to a hidden folder, fsynced and renamed; a crash leaves
-the old ones and no half of a new one. The same round again, after a rewind, is
-renamed away first and comes back where a crash left nothing in its place. Reading
-compares every file with the sums; `newest` skips what is damaged and says so.
+A checkpoint is written to a hidden folder, fsynced and renamed; a crash leaves the old
+checkpoints and no part of a new one. An old checkpoint of the same round, from before a
+rewind, is renamed away first, and comes back if a crash left none in its place. Reading
+compares every file with the sums; `newest` skips damaged checkpoints and reports them.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ VERSION = 2
 SUMS = "SHA256SUMS.json"
 FOLDER = "checkpoints"
 SHARD_BYTES = 4 << 30
-"""Of the tensors of one file; what is more lies in several, with an index."""
+"""The most bytes of the tensors of one file; more are in several, with an index."""
 _INDEX = f".safetensors{safetensors_io.INDEX}"
 _HIDDEN = ".writing-"
 _REPLACED = ".replaced-"
@@ -56,15 +56,15 @@ class Checkpoint:
     round: int
     parameters: Arrays
     outer: Arrays
-    """Outer state that all members agree on."""
+    """The outer state, which all members share."""
     workers: list[Arrays] = field(default_factory=list)
-    """Inner optimizer state, by rank of the round's group."""
+    """The inner optimizer's state, by rank of the round's group."""
     private: list[Arrays] = field(default_factory=list)
-    """Outer state of each member's own, by rank."""
+    """The private outer state of each member, by rank."""
     state: Arrays = field(default_factory=dict)
-    """Of the program; all members agree on it."""
+    """The state of the program, which all members share."""
     info: dict[str, Any] = field(default_factory=dict)
-    """The part that JSON can hold: digest, tokens, data cursor, seed, tokenizer."""
+    """Values for JSON: digest, tokens, data cursor, seed, tokenizer."""
 
 
 def nonfinite(checkpoint: Checkpoint) -> list[str]:
@@ -77,7 +77,7 @@ def nonfinite(checkpoint: Checkpoint) -> list[str]:
 
 
 def _groups(checkpoint: Checkpoint) -> Iterator[tuple[str, Arrays]]:
-    """The arrays of each file, by the file's name without its ending."""
+    """The arrays of each file, by the file's name without its suffix."""
     yield "parameters", checkpoint.parameters
     yield "outer", checkpoint.outer
     if checkpoint.state:
@@ -90,7 +90,7 @@ def _groups(checkpoint: Checkpoint) -> Iterator[tuple[str, Arrays]]:
 
 
 def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes | Arrays]]:
-    """The contents of each file; several for what is more than `SHARD_BYTES`."""
+    """The contents of each file; several files for more than `SHARD_BYTES`."""
     for kind, arrays in _groups(checkpoint):
         shards = safetensors_io.shards(arrays, SHARD_BYTES)
         if len(shards) == 1:
@@ -123,10 +123,9 @@ def save(
     signer: Signer | None = None,
 ) -> Path:
     """Write a checkpoint under the run's folder and drop all but `keep` newest.
-
-    It is signed if there is a `signer`. Those of the rounds `spared` stay. `OSError`
-    where the disk refuses; the written part is removed then. Later rounds, which a
-    rewind left behind, are not counted, and are left alone.
+    It is signed if there is a `signer`. Checkpoints of the rounds `spared` stay.
+    `OSError` where the disk refuses; the written part is removed then. Checkpoints of
+    later rounds, from before a rewind, are not counted, and stay.
     """
     parent = Path(run) / FOLDER
     if not parent.exists():
@@ -154,7 +153,7 @@ def save(
 def _surplus(
     run: str | Path, final: Path, kept: int, spared: Collection[int]
 ) -> list[Path]:
-    """The checkpoints before `final` that go, newest first."""
+    """The checkpoints before `final` that are dropped, newest first."""
     before = [folder for folder in folders(run) if folder < final][kept:]
     return [folder for folder in before if round_of(folder) not in spared]
 
@@ -172,7 +171,7 @@ def _write_all(folder: Path, checkpoint: Checkpoint, signer: Signer | None) -> N
 
 
 def _put(hidden: Path, final: Path) -> None:
-    """Give a written folder its name; one that has it goes only afterwards."""
+    """Give a written folder its name; an older folder of that name is removed after."""
     replaced = final.with_name(f"{_REPLACED}{final.name}")
     if final.exists():  # the same round again, after a rewind
         final.rename(replaced)
@@ -182,7 +181,7 @@ def _put(hidden: Path, final: Path) -> None:
 
 
 def _bring_back(parent: Path) -> None:
-    """Undo a replacement that a crash cut in two."""
+    """Undo a replacement that a crash interrupted."""
     for replaced in parent.glob(f"{_REPLACED}*"):
         final = parent / replaced.name.removeprefix(_REPLACED)
         if final.exists():
@@ -205,7 +204,7 @@ def round_of(folder: Path) -> int:
 
 
 def load(folder: str | Path) -> Checkpoint:
-    """Read and verify one checkpoint; `StateMismatch` says which file is bad."""
+    """Read and verify one checkpoint; `StateMismatch` names a bad file."""
     folder = Path(folder)
     sums = _json(folder / SUMS, _read(folder / SUMS))
     for name, entry in sums.items():
@@ -249,9 +248,9 @@ def load(folder: str | Path) -> Checkpoint:
 
 
 def signatures(folder: str | Path) -> tuple[str, tuple[signing.Signature, ...]]:
-    """What of a checkpoint is signed, and its signatures; `StateMismatch` for damage.
+    """The signed bytes of a checkpoint, and its signatures; `StateMismatch` for damage.
 
-    That its files are those of the sums, `load` checks.
+    `load` checks the files against the sums.
     """
     folder = Path(folder)
     digest = hashlib.sha256(_read(folder / SUMS)).hexdigest()
@@ -270,10 +269,9 @@ def newest(
     check: Callable[[Checkpoint], None] = lambda checkpoint: None,
     look: Callable[[Path], None] = lambda folder: None,
 ) -> tuple[Checkpoint | None, list[str]]:
-    """The newest valid checkpoint not after round `at_most`, and what was refused.
-
-    `look`, before a folder is read, and `check` raise `StateMismatch` for one that is
-    whole and still not wanted.
+    """The newest valid checkpoint not after round `at_most`, and refusals.
+    `look`, before a folder is read, and `check` raise `StateMismatch` for a whole
+    checkpoint that is not to be used.
     """
     refused: list[str] = []
     for folder in folders(run):
@@ -286,7 +284,7 @@ def newest(
         except StateMismatch as error:
             refused.append(f"{error}; trying the checkpoint before it")
             continue
-        except Exception as error:  # whatever it is, the one before may be whole
+        except Exception as error:  # for any error: the one before may be whole
             what = f"{type(error).__name__}: {error}"
             refused.append(f"{folder}: {what}; trying the checkpoint before it")
             continue
@@ -295,7 +293,7 @@ def newest(
 
 
 def _write(path: Path, content: bytes | Arrays) -> dict[str, Any]:
-    """Write a file to the disk; its size and sum."""
+    """Write a file to the disk; returns its size and sum."""
     try:
         with open(path, "wb") as file:
             summed = _Summed(file)
@@ -305,13 +303,13 @@ def _write(path: Path, content: bytes | Arrays) -> dict[str, Any]:
                 safetensors_io.write(summed, content)
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:  # a full disk does not say where
+    except OSError as error:  # the error of a full disk names no file
         raise OSError(error.errno, error.strerror, str(path)) from error
     return {"bytes": summed.bytes, "sha256": summed.sum.hexdigest()}
 
 
 class _Summed:
-    """A file that is summed while it is written."""
+    """A file that is hashed while it is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.sum, self.bytes = file, hashlib.sha256(), 0

@@ -1,17 +1,18 @@
-"""A checkpoint of N workers for M: what becomes of what was a worker's own.
+"""Resharding of a checkpoint of N workers for M: rules for private state.
 
-Shared state is the same for any number. Of a worker's own state each kind has a sum
-that the exchanges to come depend on, and that stays as it is:
+Shared state is the same for any number of workers. Each kind of a worker's private
+state has a sum on which the next exchanges depend, and which stays the same:
 
-    error, residue     what was not sent yet: Σ e. Each of the first M keeps its own;
-                       that of rank n >= M is added to rank n mod M; more begin with 0
+    error, residue     values that were not sent yet: Σ e. Each of the first M keeps its
+                       own; that of rank n >= M is added to rank n mod M; further ones
+                       begin with 0
     delta, weight      in flight, and its tokens: Σ w Δ and Σ w. All have Σ w Δ / Σ w
                        and Σ w / M
-    replica, local,    parameters of one's own and their momentum: the mean.
-    momentum, velocity All have it
+    replica, local,    a worker's own parameters and their momentum: all have the mean
+    momentum, velocity
 
 Sums are taken in float64, in the order of ranks. The inner optimizer's moments are
-estimates, which need not add up: rank m has those of rank m mod N.
+estimates without such a sum: rank m has those of rank m mod N.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +31,7 @@ _Group = list[np.ndarray]
 
 
 def reshard(saved: Checkpoint, workers: int) -> Checkpoint:
-    """The checkpoint as `workers` of them load it; itself, where as many saved it.
+    """The checkpoint for `workers` workers; itself, if as many saved it.
 
     `StateMismatch` for a kind of state that has no rule.
     """
@@ -61,7 +62,7 @@ def _private(saved: Sequence[Arrays], workers: int) -> list[Arrays]:
 
 
 def _kept(group: _Group, weights: _Group, workers: int) -> _Group:
-    """Each worker keeps its own; that of one that left goes to one that stays."""
+    """Each worker keeps its own array; one that stays gets that of one that left."""
     totals = [np.zeros(group[0].shape) for _ in range(workers)]
     for rank, array in enumerate(group):
         totals[rank % workers] += array
@@ -73,7 +74,7 @@ def _mean(group: _Group, weights: _Group, workers: int) -> _Group:
 
 
 def _in_flight(group: _Group, weights: _Group, workers: int) -> _Group:
-    """The mean by weights, which is what the next exchange makes of it."""
+    """The mean by weights, as the next exchange computes it."""
     total = sum(map(float, weights))
     pairs = zip(weights, group, strict=True)
     sent = summed(float(w) * np.asarray(a, np.float64) for w, a in pairs)
@@ -89,11 +90,11 @@ def _alike(array: Any, group: _Group, workers: int) -> _Group:
 
 
 def rejoining(fetched: Arrays, held: Arrays, index: int) -> Arrays:
-    """The state for a worker that comes back: a veteran's, with its own in it.
+    """The state for a worker that comes back: the fetched one, with its own part.
 
-    `held` is its snapshot of the round it knows. It keeps the inner optimizer's state
-    and what it has not sent; what is in flight, and parameters of its own, were of a
-    round that is over.
+    `held` is its snapshot of the round that it knows. It keeps the inner optimizer's
+    state and values that it has not sent; values in flight, and its own parameters,
+    were of a round that is over.
     """
     inner = {k: a for k, a in held.items() if k.startswith(INNER)}
     others = [k for k in fetched if not (inner and k.startswith(INNER))]
@@ -115,4 +116,4 @@ RULES: dict[str, Callable[[_Group, _Group, int], _Group]] = {
     "momentum": _mean,
     "velocity": _mean,
 }
-"""The first part of a name, to the rule for its tensors."""
+"""The rule for tensors by the first part of their names."""

@@ -1,7 +1,7 @@
-"""The file in a run's folder that says where its shepherd is, and the key for orders.
+"""The control file of a run: the address of its shepherd, and the key for orders.
 
-Only users that may read the run's folder have the key; every start of the shepherd
-makes a new one.
+Only users that can read the run's folder have the key; every start of the shepherd
+makes a new key.
 """
 
 import secrets
@@ -16,7 +16,7 @@ CONTROL_FILE = "control.json"
 
 
 def write_control(folder: Path, host: str, port: int) -> str:
-    """Leave in the run's folder where the shepherd is, and a new key; returns it."""
+    """Write the shepherd's address and a new key to the run's folder; the key."""
     key = secrets.token_hex(32)
     reached = "127.0.0.1" if host in WILDCARDS else host
     said = {"host": reached, "port": port, "key": key}

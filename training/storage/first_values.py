@@ -1,14 +1,16 @@
-"""What a run begins with that no seed makes: initial weights, and frozen tensors.
+"""First values that no seed makes: initial weights, and frozen tensors.
 
-A model that reads tensors and trains none of them (`frozen`), or writes state that is
-no constant at first, brings their values in a file of its own, which `pcp export` puts
-beside it. A run keeps these tensors under their digest, `frozen/<sha256>.safetensors`
-in its folder, as the program takes them: a copy, since the model's own file may be
-written anew while the run goes on. From there workers take them when they join, and a
-replay does; no checkpoint has them.
+A model with frozen tensors, or with state that is no constant at first, has their
+values in a file that `pcp export` writes beside the model. A run keeps these tensors
+under their digest, `frozen/<sha256>.safetensors` in its folder, in the program's types:
+a copy, since the model's own file may be written again while the run goes on. Workers
+that join fetch them from there, and a replay reads them there; no checkpoint has them.
+
+First values of parameters may follow from frozen tensors, as `norms` of an initializer.
+The shepherd computes them once, so that all workers begin with the same bits.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from pcp import whole_file
@@ -16,22 +18,23 @@ from pcp.errors import ConfigError, StateMismatch, nearest
 from pcp.manifest import Parameter, TensorSpec
 from pcp.training.config.experiment import Experiment
 from pcp.training.storage import safetensors_io
+from pcp.training.storage.derived_values import derived
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import FROZEN, as_taken, like, prefixed, unlike
 
 FOLDER = "frozen"
 _SHOWN = 12
-"""Names of tensors that an error lists."""
+"""The most names of tensors in an error."""
 
 
 def brought(experiment: Experiment) -> Arrays:
-    """What the model brings, by name; nothing where there is no file of it."""
+    """The values that come with the model, by name; none without a file."""
     path = experiment.brought_path
     return {} if path is None else safetensors_io.read(path)
 
 
 def served(run: Path) -> Arrays:
-    """What a run keeps, as workers take it; `StateMismatch` if it was changed."""
+    """The kept values in the form that workers fetch; `StateMismatch` if changed."""
     found: Arrays = {}
     for path in sorted((run / FOLDER).glob("*.safetensors")):
         arrays = safetensors_io.read(path)
@@ -41,7 +44,7 @@ def served(run: Path) -> Arrays:
 
 
 def _check_digest(path: Path, arrays: Arrays) -> None:
-    """Compare a file with its name."""
+    """Check a file against the digest in its name."""
     if (digest := safetensors_io.digest(arrays)) != path.stem:
         raise StateMismatch(
             f"{path} is not what the run began with: its digest is {digest[:12]} now; "
@@ -50,7 +53,7 @@ def _check_digest(path: Path, arrays: Arrays) -> None:
 
 
 def check_names(path: str, wanted: Collection[str], found: Collection[str]) -> None:
-    """`ConfigError` with all that the initial weights lack."""
+    """`ConfigError` with the tensors that the initial weights lack."""
     lacking = [name for name in wanted if name not in found]
     if not lacking:
         return
@@ -65,7 +68,7 @@ def check_names(path: str, wanted: Collection[str], found: Collection[str]) -> N
 def check_shapes(path: str, parameters: Iterable[Parameter]) -> None:
     """Compare a file with a model that is not compiled yet.
 
-    `ConfigError` for names that it lacks, and for another shape.
+    `ConfigError` for names that the file lacks, and for other shapes.
     """
     kinds, wanted = safetensors_io.mapped(path), [*parameters]
     check_names(path, [p.name for p in wanted], kinds)
@@ -77,16 +80,30 @@ def check_shapes(path: str, parameters: Iterable[Parameter]) -> None:
             )
 
 
-def check(experiment: Experiment, wanted: Iterable[TensorSpec]) -> str | None:
-    """A digest of what the model brings, None for nothing; `ConfigError` if it lacks.
+def _taken(
+    experiment: Experiment, specs: Sequence[TensorSpec], parameters: Sequence[Parameter]
+) -> Arrays:
+    """The values that come with the model, in the program's types."""
+    found = as_taken(brought(experiment), specs)
+    return found | derived(parameters, found)
 
-    `wanted` are the tensors that the program takes and its seed does not make.
+
+def check(
+    experiment: Experiment,
+    wanted: Iterable[TensorSpec],
+    parameters: Sequence[Parameter] = (),
+) -> str | None:
+    """A digest of the values that come with the model; `ConfigError` if some lack.
+
+    `wanted` are the tensors of the program that do not follow from the seed; without
+    any the digest is None. Values of `parameters` that follow from frozen tensors may
+    lack.
     """
     specs = list(wanted)
     kinds = {spec.name: like(spec) for spec in specs}
     if not kinds:
         return None
-    found = as_taken(brought(experiment), specs)
+    found = _taken(experiment, specs, parameters)
     for name, other in unlike(kinds, found):
         where = experiment.brought_path or "no file"
         if other is None:
@@ -103,17 +120,21 @@ def check(experiment: Experiment, wanted: Iterable[TensorSpec]) -> str | None:
 
 
 def keep(
-    experiment: Experiment, wanted: Iterable[TensorSpec], run: Path, digest: str
+    experiment: Experiment,
+    wanted: Iterable[TensorSpec],
+    run: Path,
+    digest: str,
+    parameters: Sequence[Parameter] = (),
 ) -> None:
-    """Put what the program takes into a run's folder, under the digest that it has.
+    """Keep the program's values in a run's folder, under their digest.
 
-    `StateMismatch` where the file is another one than `check` found.
+    `StateMismatch` where the file has changed since `check`.
     """
     kept = run / FOLDER / f"{digest}.safetensors"
     if kept.exists():
         return
     specs = list(wanted)
-    found = as_taken(brought(experiment), specs)
+    found = _taken(experiment, specs, parameters)
     arrays = {spec.name: found[spec.name] for spec in specs if spec.name in found}
     _check_digest(kept, arrays)
     kept.parent.mkdir(exist_ok=True)

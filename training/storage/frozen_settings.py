@@ -1,4 +1,4 @@
-"""Settings that stay as they are from a run's first line to its last."""
+"""Settings that must not change from a run's first line to its last."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,14 +10,14 @@ _NAMED = {
     "samples_per_epoch": "data_path",
     "parameters": "model_path",
 }
-"""The experiment's key for a constant of a run."""
+"""The keys of an experiment for the constants of a run."""
 
 
 def check(begin: Mapping[str, Any], now: Mapping[str, Any], where: str) -> None:
-    """Compare a run's first line with what a shepherd has now.
+    """Check a run's first line against a shepherd's constants.
 
-    `StateMismatch` names the key of the experiment. Constants that an older pcp
-    did not note did not change.
+    `StateMismatch` names the key of the experiment. Constants that an older pcp did not
+    write are not checked.
     """
     for key, value in now.items():
         if _differs(begin.get(key, value), value):

@@ -1,13 +1,13 @@
-"""A state as the ranks of an island hold it: the parts, the whole, and digests of both.
+"""Island parts: the parts of a state on the ranks, the whole, and their digests.
 
     parts.cut(whole, coordinate)   a rank's part of each tensor
     parts.join(by coordinate)      the whole tensors
     parts.digest(whole)            as a commit records it: of the parts' digests
 
-What cuts a tensor is the compiled program's layout of it, by the role that its name in
-a state stands for (`pcp.training.storage.state_names`). A tensor that the program does
-not cut, each rank holds whole; of a program in pipeline stages, the ranks of the stages
-that it belongs to.
+A tensor is cut by its layout in the compiled program, found by its role and its name in
+a state (`pcp.training.storage.state_names`). Each rank holds the whole of a tensor that
+the program does not cut; in a program of pipeline stages, each rank of the stages that
+have the tensor.
 """
 
 import hashlib
@@ -36,13 +36,13 @@ from pcp.training.storage.state_names import (
 
 Digests = Sequence[str | None]
 Port = tuple[str, str]
-"""The role and the name in the program of a tensor of a state."""
+"""The role and the name of a state's tensor in the program."""
 _SHARED_INNER = "inner."
-"""In front of the inner optimizer's state where it is among the outer state."""
+"""The prefix of the inner optimizer's state among the outer state."""
 
 
 def joined_digest(digests: Digests) -> str | None:
-    """Of a state, from those of its parts by coordinate; None if one is missing."""
+    """The digest of a state from those of its parts; None if one is missing."""
     if len(digests) == 1 or None in digests:
         return digests[0] if len(digests) == 1 else None
     lines = "".join(f"{at} {digest}\n" for at, digest in enumerate(digests))
@@ -50,7 +50,7 @@ def joined_digest(digests: Digests) -> str | None:
 
 
 def port_of(name: str) -> Port:
-    """What a tensor of a state is to the program, by its name."""
+    """The role and the name in the program of a state's tensor, by its name."""
     kind, _, rest = name.partition("/")
     kind += "/"
     if kind in (PRIVATE, INNER):
@@ -66,8 +66,8 @@ def port_of(name: str) -> Port:
 class IslandParts:
     """How an island's `mesh` cuts the tensors of a state.
 
-    `whole` has the shape and the layout of each that is cut, by its role and name;
-    `lacks`, by coordinate, the tensors that a rank has nothing of.
+    `whole` has the shape and the layout of each cut tensor, by role and name; `lacks`,
+    by coordinate, the tensors of which a rank has no part.
     """
 
     mesh: Mesh
@@ -76,7 +76,7 @@ class IslandParts:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
-        """Of a bundle; of one that is not spread, one part."""
+        """The parts by a bundle; a bundle for one device has one part."""
         found: dict[Port, tuple[tuple[int, ...], Layout]] = {}
         for spec in _specs(manifest):
             if not spec.layout.is_replicated:
@@ -86,7 +86,7 @@ class IslandParts:
 
     @classmethod
     def read(cls, noted: Mapping[str, Any] | None) -> Self:
-        """From what `noted` gave; of None one part."""
+        """The parts by the value of `noted`; None means one part."""
         if noted is None:
             return cls(Mesh("", {}), {})
         weights = {axis: tuple(w) for axis, w in noted["weights"].items()}
@@ -99,7 +99,7 @@ class IslandParts:
 
     @property
     def noted(self) -> dict[str, Any] | None:
-        """For a checkpoint: what JSON can hold; None where nothing is cut."""
+        """The parts as a value for JSON; None where no tensor is cut."""
         if self.size == 1:
             return None
         cut = [
@@ -114,20 +114,20 @@ class IslandParts:
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self.mesh.size
 
     @cached_property
     def axes(self) -> str:
-        """The mesh as it is asked for: `pp=2,tp=2`."""
+        """The mesh as an option: `pp=2,tp=2`."""
         return ",".join(f"{axis}={size}" for axis, size in self.mesh.axes.items())
 
     def holds(self, name: str, coordinate: int) -> bool:
-        """Whether a rank has some of a tensor of a state."""
+        """Whether a rank has a part of a state's tensor."""
         return not self.lacks or port_of(name) not in self.lacks[coordinate]
 
     def where(self, name: str, coordinate: int) -> tuple[slice, ...] | None:
-        """Where a rank's part of a tensor of a state lies; None: it holds all of it."""
+        """The slices of a rank's part of a state's tensor; None: the whole tensor."""
         known = self.whole.get(port_of(name))
         if known is None:
             return None
@@ -135,14 +135,14 @@ class IslandParts:
         return layout.slices(shape, self.mesh, self.mesh.members[coordinate])
 
     def part(self, name: str, array: np.ndarray, coordinate: int) -> np.ndarray:
-        """A rank's part of a tensor; one that is not the whole stays as it is."""
+        """A rank's part of a tensor; an array that is a part already is unchanged."""
         at = self.where(name, coordinate)
         if at is None or array.shape != self.whole[port_of(name)][0]:
             return array
         return np.ascontiguousarray(array[at])
 
     def cut(self, arrays: Mapping[str, np.ndarray], coordinate: int) -> Arrays:
-        """A rank's part of each tensor of a state that it has some of."""
+        """The parts of a state's tensors that a rank has."""
         return {
             name: self.part(name, array, coordinate)
             for name, array in arrays.items()
@@ -150,10 +150,10 @@ class IslandParts:
         }
 
     def join(self, parts: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
-        """The whole tensors of what the ranks hold, by coordinate.
+        """The whole tensors, joined from the ranks' parts by coordinate.
 
-        `StateMismatch` where ranks that hold the same elements differ in them, or one
-        has not what belongs to it.
+        `StateMismatch` where ranks differ in elements that both hold, or a rank lacks a
+        part.
         """
         if len(parts) == 1:
             return dict(parts[0])
@@ -166,7 +166,7 @@ class IslandParts:
         }
 
     def digest(self, shared: Mapping[str, np.ndarray]) -> str:
-        """Of a whole state, as its ranks' parts have it together."""
+        """The digest of a whole state, made of the digests of its parts."""
         found = joined_digest(
             [safetensors_io.digest(self.cut(shared, at)) for at in range(self.size)]
         )
@@ -174,7 +174,7 @@ class IslandParts:
         return found
 
     def holders(self, port: Port) -> int:
-        """How many ranks hold each element of a tensor; a gradient is as its tensor."""
+        """How many ranks hold each element of a tensor, or of its gradient."""
         role, name = port
         held = ("param", name) if role == "grad" else port
         without = sum(held in lacking for lacking in self.lacks)
@@ -183,10 +183,10 @@ class IslandParts:
         return (self.size - without) // pieces
 
     def copies(self, names: Sequence[str]) -> dict[tuple[str, ...], list[str]]:
-        """The tensors that several ranks hold alike, by the axes that do not cut them.
+        """The tensors that several ranks hold, by the axes that do not cut them.
 
-        Ranks that differ along these axes alone hold the same elements. What some
-        stages of a pipeline have and others lack, one of them makes for the others.
+        Ranks that differ along these axes alone hold the same elements. A tensor that
+        only some pipeline stages have is made by one of them for the others.
         """
         found: dict[tuple[str, ...], list[str]] = {}
         for name in names:
@@ -223,7 +223,7 @@ class IslandParts:
 
 
 WHOLE = IslandParts(Mesh("", {}), {})
-"""Of a member that holds all of a state itself."""
+"""The parts of a member that holds the whole state."""
 
 _ROLES = {
     PARAMETER: "param",
@@ -233,13 +233,13 @@ _ROLES = {
     INNER: "state",
     FROZEN: "frozen",
 }
-"""The role of a state's tensors by the first part of their names."""
+"""The role of a state's tensor by the first part of its name."""
 
 
 def _lacking(manifest: Manifest, mesh: Mesh) -> Sequence[frozenset[Port]]:
-    """By coordinate what a rank's program has nothing of, and another's has.
+    """By coordinate, the tensors that a rank's program lacks and another's has.
 
-    Empty where all ranks have some of everything.
+    Empty where all ranks have parts of all tensors.
     """
     kept = set(_ROLES.values())
     programs = [manifest.programs[device] for device in mesh.devices]
@@ -257,7 +257,7 @@ def _lacking(manifest: Manifest, mesh: Mesh) -> Sequence[frozenset[Port]]:
 
 
 def _specs(manifest: Manifest) -> list[TensorSpec]:
-    """What crosses the border of a function, that which is kept between calls first."""
+    """The arguments and results of functions, kept ones first."""
     known = ("init", "outer_init", "apply", "grad", "outer_step", "grad_sync")
     functions = [manifest.functions[n] for n in known if n in manifest.functions]
     kept = [spec for function in functions for spec in function.results]

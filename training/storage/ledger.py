@@ -1,34 +1,34 @@
-"""The ledger: what a run has committed, line by line, on disk before it counts.
+"""The ledger of a run: its decisions, line by line, on disk before they count.
 
 A JSON object a line, appended and fsynced, with a running number `n`, the SHA-256 of
-the line before it, `prev`, and a CRC-32 of the rest of the line, `crc`. A line torn by
-a crash can only be the last one; it is dropped. Anything else that is wrong is refused;
-who changes, takes out or adds a line must write all that follow anew, and the last line
-is of another hash. Lines of an older pcp have no `prev`. Of a run with identities each
-line has the key of the shepherd that wrote it, and its signature, `sig`; the last one
-stands for all before it. The kinds:
+the line before it, `prev`, and a CRC-32 of the rest of the line, `crc`. A crash can
+only tear the last line, which is then dropped. Any other damage is refused. A change, a
+removal or an insertion of a line changes the hashes of all lines after it, and so of
+the last one. Lines of an older pcp have no `prev`. In a run with identities each line
+has the key of the shepherd that wrote it, and its signature, `sig`; the last signature
+covers all lines before it. The kinds:
 
     leader      of several shepherds one leads, in this term, from here on
     begin       the run's constants: samples, quantum, frozen keys, data digest
     started     a shepherd goes on with the run under these settings
-    joined      a worker holds the state of a round, and where it had it from
+    joined      a worker holds the state of a round, and from which source
     round       a round's attempt: its epoch, members by rank, the lease of each
-    lease       a learner's, on its own clock: rounds consume some of these
+    lease       a lease of a learner: asynchronous rounds consume some of these
     late        a lease with steps that go into a later round than its own
     returned    a lease that was given up: its samples go back to the pool
     commit      a round is done: digest of the state, samples by worker
     score       the held-out loss of a committed round, over all its batches
     checkpoint  the state of a committed round is on disk
     rewind      the state of later rounds is lost: back to a committed round
-    recut       the state is in the parts of another mesh: its digest as they have it
-    quarantined a worker that was wrong again and again takes no part any more
-    order       what an operator asked for (`pcp.training.coordinator.operator_control`)
+    recut       the state is in the parts of another mesh: its digest in these
+    quarantined a worker with repeated faults takes no part any more
+    order       an order of an operator (`pcp.training.coordinator.operator_control`)
     end         the run is complete
 
-Replaying the lines gives the state of the run; the shepherd that comes after a
-crash starts from it. `check` proves, from the lines alone, that no sample of an
-epoch was consumed twice and none was lost; `pcp.training.simulate.replay` makes the
-rounds again and compares their digests. One process at a time has a ledger open.
+Replaying the lines gives the state of the run, from which a shepherd starts after a
+crash. `check` proves, from the lines alone, that no sample of an epoch was consumed
+twice and none was lost; `pcp.training.simulate.replay` makes the rounds again and
+compares their digests. One process at a time has a ledger open.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ from pcp.whole_file import sync_folder
 
 FILE_NAME = "ledger.jsonl"
 KEPT_ROUNDS = 512
-"""A shepherd has so many rounds in memory, at most twice as many."""
+"""A shepherd has this many rounds in memory, at most twice as many."""
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
@@ -74,7 +74,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 def read(path: str | Path) -> tuple[list[dict[str, Any]], int]:
-    """The records, and how many bytes of the file they are.
+    """The records, and their bytes in the file.
 
     The file may be longer: then its last line was torn.
     """
@@ -89,20 +89,20 @@ def read_lines(path: str | Path) -> list[bytes]:
 
 
 def last_hash(path: str | Path) -> str:
-    """The SHA-256 of the last whole line: it stands for all of a ledger."""
+    """The SHA-256 of the last whole line, which covers the whole ledger."""
     return _read(path)[2]
 
 
 def signers(path: str | Path) -> list[str]:
-    """The ids of all that signed lines, in the order of their first.
+    """The ids that signed lines, in the order of their first ones.
 
-    `StateMismatch` for a signature that is not of its line.
+    `StateMismatch` for a signature of another line.
     """
     return list(dict.fromkeys(filter(None, map(_signer, _read(path)[3]))))
 
 
 def _signer(line: "SignedLine") -> str:
-    """The id whose signature a line has; "": it has none."""
+    """The id that signed a line; "": the line has no signature."""
     if not line.mark:
         return ""
     try:
@@ -115,7 +115,7 @@ def _signer(line: "SignedLine") -> str:
 
 
 class SignedLine(NamedTuple):
-    """What of a line is signed, and by what."""
+    """The signed bytes of a line, and its signature."""
 
     number: int
     digest: str
@@ -167,7 +167,7 @@ def _read(
 
 
 FIRST = "0" * 64
-"""In place of the hash of the line before the first."""
+"""The hash before the first line."""
 
 
 def _signed_part(record: Mapping[str, Any]) -> str:
@@ -193,13 +193,11 @@ class Ledger:
     ) -> None:
         """Open `path`, replay it, and cut off a torn last line.
 
-        With a `signer` lines are signed, and those that are there count if the last
-        one is signed by it, or by one of the ids `trusted`; or if no line is.
-
-        `wrote(line, sync)` is told of each line that is on the disk, before anything
-        is done for it; it may raise `RuntimeFault`, and the line does not count.
-
-        `ConfigError` while another process has it open, or where it cannot be.
+        With a `signer` new lines are signed; the present lines count if the last one is
+        signed by it or by one of the ids `trusted`, or if no line is signed.
+        `wrote(line, sync)` is called for each line on the disk, before it takes effect;
+        if it raises `RuntimeFault`, the line does not count. `ConfigError` while
+        another process has the file open, or where it cannot be opened.
         """
         self._wrote = wrote
         self.path, self._signer = Path(path), signer
@@ -220,7 +218,7 @@ class Ledger:
     def _check_signer(
         self, last: Sequence[SignedLine], trusted: Collection[str]
     ) -> None:
-        """Whether a run that has identities may go on from these lines."""
+        """ConfigError where a run with identities may not go on from these lines."""
         if self._signer is None:
             return
         for signer in filter(None, map(_signer, last)):
@@ -255,19 +253,16 @@ class Ledger:
         self._replay.apply({"kind": kind, **fields})
         try:
             self.write(kind, fields, sync=sync)
-        except DiskFull:  # who calls this does not write it again
+        except DiskFull:  # the caller does not write it again
             self._give_up()
             raise
 
     def write(self, kind: str, fields: Mapping[str, Any], *, sync: bool = True) -> None:
-        """Write a record that was applied, and wait until the disk has it.
-
-        Without `sync` the next one that waits takes it along: no line is ever on the
-        disk without those before it.
-
-        `DiskFull` where there is no room: the same record may be written once there is.
-        `RuntimeFault` where the disk refuses otherwise, or the file was deleted: then
-        nothing may be written any longer.
+        """Write a record that was applied, and wait until it is on the disk.
+        Without `sync` the line is on the disk with the next one that waits: no line is
+        ever there without those before it. `DiskFull` where there is no room: the same
+        record may be written once there is. `RuntimeFault` for other errors of the
+        disk, or if the file was deleted: then no record may be written any more.
         """
         if self._file.closed:
             raise RuntimeFault(f"{self.path}: the ledger is closed")
@@ -296,16 +291,16 @@ class Ledger:
         self._wrote(line, sync)
 
     def digests(self, round_: int) -> tuple[str, ...]:
-        """Of the state after a committed round, in each mesh's parts; none of another.
+        """The digests of the state after a committed round, in each mesh's parts.
 
-        The last is the one that counts.
+        There are none for another round. The last digest is the one that counts.
         """
         if 0 < round_ <= self.progress.history.since:
             return self.whole_history().digests(round_)
         return self.progress.history.digests(round_)
 
     def whole_history(self) -> History:
-        """Every round one by one, as the file has them."""
+        """The history with every round, read from the file."""
         return replayed(read(self.path)[0]).progress.history
 
     def close(self) -> None:
@@ -313,27 +308,27 @@ class Ledger:
         self._file.close()
 
     def _cut_back(self) -> None:
-        """Half a line must not stand before the next one."""
+        """Cut off half a line, before the next line is written."""
         try:
             self._file.truncate(self._bytes)
         except OSError:
             self._give_up()
 
     def _give_up(self) -> None:
-        """The file lacks what `progress` has: no line may follow."""
-        with suppress(OSError):  # else the next reader drops half a line
+        """The file lacks a line of `progress`: allow no further line."""
+        with suppress(OSError):  # else the next reader drops the half line
             self._file.truncate(self._bytes)
         with suppress(OSError):
             self._file.close()
 
 
 def locked(path: Path) -> FileIO:
-    """A ledger's file, open for appending, while no other process has it so."""
+    """A ledger's file, open for appending, and locked against other processes."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = not path.exists()
         file = FileIO(path, "ab")
-        if new:  # a line that is on the disk needs a name there, and so does its folder
+        if new:  # fsync of the file alone does not keep its name, or its folder's
             sync_folder(path.parent)
             sync_folder(path.parent.parent)
     except OSError as error:
@@ -357,12 +352,12 @@ class LedgerReport:
     samples_per_epoch: int
     consumed: int
     pending: int
-    """Samples given out before, not consumed now: held, or back in the pool."""
+    """Samples that were given out and not consumed: held, or back in the pool."""
     epochs: tuple[int, ...]
     """Samples consumed in each epoch."""
 
     def lines(self) -> Iterator[str]:
-        """The report for a reader."""
+        """The report as lines of text."""
         yield f"rounds committed   {self.rounds}"
         yield f"samples consumed   {self.consumed}, each exactly once"
         yield f"samples pending    {self.pending} (held or returned, not lost)"
@@ -372,7 +367,7 @@ class LedgerReport:
 
 
 def check(path: str | Path) -> LedgerReport:
-    """Prove that each sample of each epoch was consumed at most once, none lost.
+    """Check that each sample of each epoch was consumed at most once, none lost.
 
     `StateMismatch` says which rule a line breaks.
     """

@@ -1,8 +1,8 @@
-"""A ledger's file as its lines, for shepherds that stand by: hashes, terms, a tail cut.
+"""The ledger copy of a shepherd that stands by: lines, hashes, terms, cutting the end.
 
-What `pcp.training.storage.ledger` reads and writes is checked here line by line while
-another shepherd's lines come: each has its number, the hash of the one before, and a
-sum. Lines that no leader has any more are cut off again.
+The format is that of `pcp.training.storage.ledger`. Each line of another shepherd is
+checked as it comes: its number, the hash of the line before, and its sum. Lines that
+the leader does not have are cut off again.
 """
 
 import os
@@ -15,18 +15,18 @@ from pcp.errors import ProtocolError, StateMismatch
 from pcp.training.storage.ledger import FIRST, hash_of, locked, read_lines
 
 _MOST_BYTES = 1 << 20
-"""Of the lines of one message, unless a single one is longer."""
+"""The most bytes of the lines of one message, unless a single line is longer."""
 
 
 class LedgerCopy:
-    """The lines of a ledger that is written here, by us or as another has them.
+    """The lines of a ledger's file, which this shepherd or the leader wrote.
 
-    Between `release` and `hold` a `Ledger` has the file, and says with `wrote` what it
-    writes.
+    Between `release` and `hold` a `Ledger` has the file, and calls `wrote` for each
+    line.
     """
 
     def __init__(self, path: Path) -> None:
-        """Lock the file, and cut off a torn last line; ConfigError as of `Ledger`."""
+        """Lock the file, and cut off a torn last line; ConfigError as for `Ledger`."""
         self.path = path
         self._file = locked(path)
         self._hashes: list[str] = []
@@ -43,20 +43,20 @@ class LedgerCopy:
 
     @property
     def count(self) -> int:
-        """How many lines there are."""
+        """The number of lines."""
         return len(self._ends)
 
     def term(self, count: int) -> int:
-        """The term of the last of so many lines; 0 of none."""
+        """The term of the last of the first `count` lines; 0 of none."""
         at = bisect_right(self._leads, (count - 1, 1 << 62))
         return self._leads[at - 1][1] if at else 0
 
     def hash(self, count: int) -> str:
-        """The hash of the last of so many lines."""
+        """The hash of the last of the first `count` lines."""
         return self._hashes[count - 1] if count else FIRST
 
     def lines(self, start: int, most: int) -> Sequence[str]:
-        """Lines from a number on, at most so many, and not too much at once."""
+        """Lines from a number on, at most so many, and of limited size."""
         if start >= self.count or not most:
             return ()
         first = self._ends[start - 1] if start else 0
@@ -69,9 +69,9 @@ class LedgerCopy:
         return content.decode().splitlines(keepends=True)
 
     def take(self, start: int, lines: Sequence[str]) -> None:
-        """Have these lines from `start` on, in place of others: on the disk.
+        """Write lines from `start` on to the disk, in place of others.
 
-        `ProtocolError` for what is no line that can follow.
+        `ProtocolError` for a line that cannot follow.
         """
         wrote = False
         for at, text in enumerate(lines, start):
@@ -88,10 +88,10 @@ class LedgerCopy:
             os.fsync(self._file.fileno())
 
     def cut(self, count: int) -> None:
-        """Have so many lines only: the others do not count.
+        """Keep `count` lines; the others do not count.
 
         `StateMismatch` if more than one of them commits a round: no leader writes a
-        second one before the first counts, so these did.
+        second commit before the first counts, so these counted.
         """
         if count >= self.count:
             return
@@ -106,7 +106,7 @@ class LedgerCopy:
         self._cut(count)
 
     def wrote(self, line: bytes) -> None:
-        """This line is in the file now, behind those before."""
+        """Note a line that a `Ledger` has written at the end of the file."""
         if b'"kind":"leader"' in line:
             record = strict_json.parse(line)
             if record["kind"] == "leader":
@@ -116,21 +116,21 @@ class LedgerCopy:
 
     @property
     def released(self) -> bool:
-        """Whether the file is a `Ledger`'s."""
+        """Whether a `Ledger` has the file."""
         return self._file.closed
 
     def release(self) -> None:
-        """Let a `Ledger` of this process have the file."""
+        """Give the file to a `Ledger` of this process."""
         self._file.close()
 
     def hold(self) -> None:
-        """Have the file again, as far as its lines were told with `wrote`."""
+        """Take the file back, with the lines for which `wrote` was called."""
         if self._file.closed:
             self._file = locked(self.path)
             self._file.truncate(self._size)
 
     def targets(self, start: int) -> set[str]:
-        """For which workers joined, by the lines from a number on."""
+        """The targets of workers that joined, by the lines from a number on."""
         found: set[str] = set()
         while lines := self.lines(start, 1024):
             start += len(lines)

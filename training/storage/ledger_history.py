@@ -1,9 +1,9 @@
 """The samples that each committed round consumed, and the digest of its state.
 
-A run goes back to what a worker or a checkpoint still has, which is hardly ever far.
-So that one that trains for weeks does not grow, a shepherd has only the newest rounds
-in memory, one by one; of those before it knows what they consumed together. One of them
-is read from the ledger's file when it is needed.
+A run goes back to a round that a worker or a checkpoint still has, which is rarely far.
+To limit memory in a run of weeks, a shepherd has only the newest rounds in memory one
+by one, and of older rounds the samples that they consumed together. An older round is
+read from the ledger's file when it is needed.
 """
 
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ class CommittedRound:
 
     consumed: list[Range]
     digest: str
-    """Of the state after it."""
+    """The digest of the state after it."""
     before: tuple[str, ...] = ()
-    """Of the same state as it was cut before."""
+    """The digests of the same state in earlier parts."""
 
 
 @dataclass
@@ -28,43 +28,43 @@ class History:
     """The committed rounds of a ledger, from the first to the last."""
 
     rounds: dict[int, CommittedRound] = field(default_factory=dict)
-    """Those after `since`, by number."""
+    """The rounds after `since`, by number."""
     since: int = 0
-    """Up to this round there is only a sum."""
+    """Rounds up to this one are only in the sum."""
     before: list[Range] = field(default_factory=list)
     """The samples that the rounds up to `since` consumed, joined."""
 
     def add(self, round_: int, consumed: list[Range], digest: str) -> None:
-        """A round was committed."""
+        """Add a committed round."""
         self.rounds[round_] = CommittedRound(merged(consumed), digest)
 
     def recut(self, round_: int, digest: str) -> None:
-        """The state after a round is held in other parts from here on."""
+        """Note that the state after a round is in other parts from here on."""
         made = self.rounds[round_]
         before = (*made.before, made.digest)
         self.rounds[round_] = CommittedRound(made.consumed, digest, before)
 
     def used(self) -> list[Range]:
-        """Every range that was consumed, a round's once for each round."""
+        """Every consumed range, of each round in turn."""
         newer = (r for made in self.rounds.values() for r in made.consumed)
         return [*self.before, *newer]
 
     def digest(self, round_: int) -> str | None:
-        """Of the state after a round; None where that is not known here."""
+        """The digest of the state after a round; None where it is not in memory."""
         made = self.rounds.get(round_)
         return None if made is None else made.digest
 
     def digests(self, round_: int) -> tuple[str, ...]:
-        """Of the state after a round, in all the parts in which it was held."""
+        """The digests of the state after a round, in all its parts so far."""
         made = self.rounds.get(round_)
         return () if made is None else (*made.before, made.digest)
 
     def reaches(self, round_: int) -> bool:
-        """Whether the state after a round is known here, and so what came behind it."""
+        """Whether this round and all later ones are in memory."""
         return self.since == 0 or round_ > self.since
 
     def back_to(self, round_: int) -> None:
-        """The rounds after this one never were."""
+        """Drop the rounds after this one."""
         if round_ < self.since:
             raise StateMismatch(
                 f"ledger: back to round {round_}, and the rounds up to {self.since} "
@@ -73,7 +73,7 @@ class History:
         self.rounds = {r: made for r, made in self.rounds.items() if r <= round_}
 
     def shorten(self, kept: int) -> None:
-        """Know at most twice as many rounds one by one; then only so many."""
+        """Keep `kept` rounds one by one, once there are twice as many."""
         if len(self.rounds) <= 2 * kept:
             return
         self.since = max(self.rounds) - kept

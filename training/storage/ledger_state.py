@@ -1,7 +1,7 @@
-"""The sum of a ledger's lines: where the run is, and which worker holds which samples.
+"""The progress of a run by the lines of its ledger: rounds, leases, settings.
 
-`LedgerReplay` applies one line after another and refuses one that cannot follow, so a
-ledger that was read to its end proves that its run went by the rules.
+`LedgerReplay` applies one line after another and refuses a line that cannot follow, so
+a ledger that was read to its end proves that its run followed the rules.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from pcp.training.storage.ledger_history import History
 
 Leases = dict[str, list[Range]]
 SEED, WEIGHTS, CHECKPOINT = "(seed)", "(initial weights)", "(checkpoint)"
-"""Where a worker that joined has its state from, if not from another one."""
+"""Sources of a joined worker's state other than a worker."""
 
 
 @dataclass
@@ -26,11 +26,11 @@ class Progress:
     committed: int = 0
     """The last committed round; 0 before the first."""
     digest: str | None = None
-    """Of the state after the committed round."""
+    """The digest of the state after the committed round."""
     epoch: int = 0
-    """The highest epoch any group was formed for."""
+    """The highest epoch of a group."""
     members: list[str] = field(default_factory=list)
-    """Of that group: what it prepares has a part of each of them in it."""
+    """The members of that group, each with a part in the state that it prepares."""
     history: History = field(default_factory=History)
     """The committed rounds."""
     spent: list[Range] = field(default_factory=list)
@@ -40,28 +40,28 @@ class Progress:
     late: Leases = field(default_factory=dict)
     """Leases of rounds that went on without their holders."""
     asynchronous: bool = False
-    """Leases are given out one by one, not with a round."""
+    """Whether leases are given out one by one, not with a round."""
     tokens: int = 0
     paused: bool = False
-    """An operator wants no further round."""
+    """Whether an operator has paused the run."""
     usual_step_seconds: float | None = None
-    """How long the slowest member's inner steps took, in the shepherd's eyes."""
+    """The usual seconds of an inner step of the slowest member."""
     steps: int | None = None
-    """Inner steps a round, where an operator changed them."""
+    """The inner steps a round, where an operator changed them."""
     settings: dict[str, Any] | None = None
-    """The experiment that the last shepherd to start had."""
+    """The experiment of the shepherd that started last."""
     quarantined: dict[str, str] = field(default_factory=dict)
-    """Workers that take no part any more, and why."""
+    """Workers in quarantine, and why."""
     paused_because: str | None = None
     """Why the run paused by itself; None: it did not."""
     scores: dict[int, float] = field(default_factory=dict)
     """The held-out losses of committed rounds, by round."""
     ended: bool = False
     term: int = 0
-    """Of the shepherd that leads, where others stand by."""
+    """The term of the shepherd that leads, where others stand by."""
 
     def taken(self) -> list[Range]:
-        """Every range that is consumed or held."""
+        """Every range that is consumed or leased."""
         leases = (*self.outstanding.values(), *self.late.values())
         return merged([*self.spent, *(r for ranges in leases for r in ranges)])
 
@@ -73,7 +73,7 @@ def _leases(raw: Mapping[str, Sequence[Sequence[int]]]) -> Leases:
 class LedgerReplay:
     """Applies records one after another, refusing what cannot follow.
 
-    With `kept` the progress has so many rounds in memory, at most twice as many.
+    With `kept` the history has this many rounds in memory, at most twice as many.
     """
 
     def __init__(self, kept: int | None = None) -> None:
@@ -81,7 +81,7 @@ class LedgerReplay:
         self.kept = kept
 
     def apply(self, record: Mapping[str, Any]) -> None:
-        """Take one record into account."""
+        """Apply one record."""
         handler = getattr(self, f"_on_{record.get('kind')}", None)
         if handler is None:
             raise StateMismatch(f"ledger: unknown record {record.get('kind')!r}")
@@ -100,7 +100,7 @@ class LedgerReplay:
     def _on_round(self, record: Mapping[str, Any]) -> None:
         p = self.progress
         granted = _leases(record["leases"])
-        # One group may do many rounds; a second attempt takes another group.
+        # One group may make many rounds; a second attempt needs another group.
         oldest = p.epoch + bool(p.outstanding)
         if record["round"] != p.committed + 1 or record["epoch"] < oldest:
             raise StateMismatch(
@@ -115,7 +115,7 @@ class LedgerReplay:
         p.epoch, p.members = record["epoch"], list(granted)
 
     def _hold(self, leases: Leases) -> None:
-        """These are outstanding now; `StateMismatch` for a sample given out twice."""
+        """Set the outstanding leases; `StateMismatch` for a sample given out twice."""
         p = self.progress
         late = {name: held for name, held in p.late.items() if name not in leases}
         everyones = (*leases.values(), *late.values())
@@ -171,7 +171,7 @@ class LedgerReplay:
         p.usual_step_seconds = record.get(key, p.usual_step_seconds)
 
     def _on_checkpoint(self, record: Mapping[str, Any]) -> None:
-        pass  # the checkpoint's folder speaks for itself; the line is for readers
+        pass  # the line is for readers: the folder decides
 
     def _on_score(self, record: Mapping[str, Any]) -> None:
         p, round_ = self.progress, record["round"]
@@ -220,7 +220,7 @@ class LedgerReplay:
 
 
 def replayed(records: Iterable[Mapping[str, Any]]) -> LedgerReplay:
-    """All of a ledger's lines."""
+    """The progress after all of a ledger's lines."""
     replay = LedgerReplay()
     for record in records:
         replay.apply(record)

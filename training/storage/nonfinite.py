@@ -1,7 +1,7 @@
-"""Numbers that are not finite: found, and named.
+"""Finding numbers that are not finite, and naming their place.
 
-Of losses, in which inner step; of states, in which tensors. What is done about them is
-the value guard's (`pcp.training.coordinator.guards.value_guard`): they never count.
+The place of a loss is its inner step, that of a state its tensors. The value guard
+(`pcp.training.coordinator.guards.value_guard`) keeps them from counting.
 """
 
 import math
@@ -14,13 +14,13 @@ from pcp.errors import counted
 from pcp.training.storage.round_record import Round
 
 _NAMED = 3
-"""Tensors that a line names; of more it says how many there are."""
+"""The most tensors that a line names; it counts the others."""
 
 
 def first(losses: Sequence[float], steps: int) -> tuple[int, float] | None:
     """The first inner step, counted from 1, with such a loss, and that loss.
 
-    `losses` are those of all batches, in the order of the steps, which have equally
+    `losses` are those of all batches, in the order of the steps, each of which has as
     many.
     """
     for place, loss in enumerate(losses):
@@ -30,7 +30,7 @@ def first(losses: Sequence[float], steps: int) -> tuple[int, float] | None:
 
 
 def same(a: float, b: float) -> bool:
-    """Whether two numbers are one; a NaN is the same as another."""
+    """Whether two numbers are equal; a NaN is equal to another."""
     return a == b or (math.isnan(a) and math.isnan(b))
 
 
@@ -46,7 +46,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def summary(rounds: Sequence[Round]) -> str | None:
-    """How many rounds have such a loss, and the worker of the first; None of none."""
+    """How many rounds have such a loss, and the worker of the first; None: no round."""
     found = [record for record in rounds if not math.isfinite(record.loss)]
     if not found:
         return None

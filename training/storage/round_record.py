@@ -1,10 +1,8 @@
 """The figures of a committed round, from what its members reported."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-
-import numpy as np
 
 from pcp.training.wire.messages import (
     Prepared,
@@ -25,25 +23,25 @@ class MemberRound:
     bytes_sent: int
     bytes_received: int
     processor_seconds: float
-    """Of all its threads, since its last report."""
+    """Processor seconds of all its threads, since its last report."""
     resident_bytes: int
     data_wait_seconds: float = 0.0
-    """Of its inner steps' time, how long they waited for their batches."""
+    """Seconds for which its inner steps waited for batches."""
     nonfinite_step: int | None = None
     """The first inner step, from 1, with a loss that is NaN or infinite."""
     nonfinite_loss: float | None = None
     """That loss."""
     moved: float | None = None
-    """How far the round moves the shared state: the L2 norm of the change."""
+    """The L2 norm of the round's change of the shared state."""
     gradient_norm: float | None = None
-    """L2, of the last inner step's gradient before clipping; None: not known."""
+    """The L2 norm of the last inner step's gradient, unclipped; None: not known."""
 
 
 @dataclass(frozen=True)
 class Round:
     """One committed round. Losses are means over inner steps, in nats a token.
 
-    One NaN among the workers' losses makes the least and the largest of them NaN too.
+    A NaN among the workers' losses makes the least and the largest loss NaN too.
     """
 
     round: int
@@ -51,7 +49,7 @@ class Round:
     workers: int
     loss: float
     loss_first: float
-    """Of the first inner steps alone."""
+    """The mean loss of the first inner steps."""
     loss_min: float
     loss_max: float
     tokens: int
@@ -59,22 +57,22 @@ class Round:
     seconds: float
     tokens_per_second: float
     bytes_sent: int
-    """By all workers together."""
+    """Bytes that all workers together sent."""
     bytes_sent_per_worker: int
     compute_seconds: float
-    """Of the slowest worker."""
+    """Seconds of the slowest worker."""
     exchange_seconds: float
     learning_rate: float
-    """The peak of the schedule."""
+    """The peak of the schedule of the learning rate."""
     time: float
     """Unix time of the commit."""
     members: tuple[MemberRound, ...] = ()
     metrics: dict[str, int | float] = field(default_factory=dict)
-    """Of the program: means by tokens, and sums of integers."""
+    """The metrics of the program: means by tokens, and sums of integers."""
 
     @property
     def gradient_norm(self) -> float | None:
-        """The mean of the members' that know theirs."""
+        """The mean of the members' gradient norms that are known."""
         norms = [m.gradient_norm for m in self.members if m.gradient_norm is not None]
         return sum(norms) / len(norms) if norms else None
 
@@ -85,7 +83,7 @@ class Round:
 
 
 def data_wait_share(rounds: Sequence[Round]) -> float:
-    """Which part of the inner steps' time went by waiting for their batches."""
+    """The share of the inner steps' time that was waiting for batches."""
     members = [member for record in rounds for member in record.members]
     total = sum(member.compute_seconds for member in members)
     return sum(member.data_wait_seconds for member in members) / max(total, 1e-9)
@@ -114,9 +112,8 @@ def summarise(
         workers=len(prepared),
         loss=sum(p.loss * p.tokens for p in prepared) / tokens,
         loss_first=sum(p.loss_first for p in prepared) / len(prepared),
-        # Not `min`, which depends on where among the others a NaN stands.
-        loss_min=float(np.min([p.loss for p in prepared])),
-        loss_max=float(np.max([p.loss for p in prepared])),
+        loss_min=_extreme(min, prepared),
+        loss_max=_extreme(max, prepared),
         tokens=tokens,
         tokens_total=tokens_before + tokens,
         seconds=seconds,
@@ -132,8 +129,16 @@ def summarise(
     )
 
 
+def _extreme(
+    of: Callable[[Iterable[float]], float], prepared: Sequence[Prepared]
+) -> float:
+    """The least or the largest loss; NaN wherever among the others one stands."""
+    losses = [p.loss for p in prepared]
+    return math.nan if any(map(math.isnan, losses)) else of(losses)
+
+
 def _metrics(prepared: Sequence[Prepared]) -> dict[str, int | float]:
-    """Those that all members report."""
+    """The metrics that all members report."""
     given = [p.metrics or {} for p in prepared]
     shared = [name for name in given[0] if all(name in each for each in given)]
     tokens = [p.tokens for p in prepared]
@@ -149,5 +154,5 @@ def _joined(values: Sequence[int | float], tokens: Sequence[int]) -> int | float
 
 
 def _member(worker: int, prepared: Prepared) -> MemberRound:
-    taken = prepared.model_dump(include=MEMBER_KEYS)
+    taken = {key: getattr(prepared, key) for key in MEMBER_KEYS}
     return MemberRound(worker=worker, **taken)

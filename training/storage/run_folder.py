@@ -1,20 +1,20 @@
-"""Where a run keeps what it leaves behind.
+"""The folder of a run, and the files in it.
 
 <checkpoint_dir>/
   latest                 a link to the newest run
   run_20261121-031500/
-    experiment.json      as the run goes by it, without the API key
+    experiment.json      the run's experiment, without the API key
     changes.json         the keys that --set gave when it began
-    ledger.jsonl         what is committed (`pcp.training.storage.ledger`)
+    ledger.jsonl         the ledger (`pcp.training.storage.ledger`)
     metrics.jsonl        a line a round (`pcp.training.observe.metrics`)
     loss.png             the plot
-    shepherd.log         what the shepherd says, with the dates
+    shepherd.log         the log of the shepherd, with dates
     shepherd.jsonl       the same, an object a line: time and text
-    workers.jsonl        a line for each worker and where it was
+    workers.jsonl        a line when a worker comes or leaves, with its address
     report.html          the run's page with its data, when it has ended
-    control.json         where the shepherd is (`coordinator.operator_control`)
-    workers.log          what the workers of `pcp train` say
-    programs/            the bundles that workers were sent, one for each target
+    control.json         the shepherd's address (`coordinator.operator_control`)
+    workers.log          the log of the workers of `pcp train`
+    programs/            the bundles of the workers, one for each target
     checkpoints/         (`pcp.training.storage.checkpoint`)
 """
 
@@ -63,7 +63,7 @@ class RunFolder:
 
     @property
     def experiment(self) -> Path:
-        """The file of the experiment that the run goes by."""
+        """The file of the run's experiment."""
         return self.path / "experiment.json"
 
     @property
@@ -88,7 +88,7 @@ class RunFolder:
 
     @property
     def json_log(self) -> Path:
-        """The same as JSON."""
+        """The same log as JSON."""
         return self.path / "shepherd.jsonl"
 
     @property
@@ -98,7 +98,7 @@ class RunFolder:
 
     @property
     def tensorboard(self) -> Path:
-        """Event files of TensorBoard, where tensorboardX writes them."""
+        """The folder of event files for TensorBoard, which tensorboardX writes."""
         return self.path / "tensorboard"
 
     @property
@@ -108,7 +108,7 @@ class RunFolder:
 
     @property
     def bundles(self) -> list[Path]:
-        """The bundles that are there."""
+        """The bundles in that folder."""
         return sorted(self.programs.glob("*.pcp"))
 
     def keep_program(self, target: str, content: bytes) -> None:
@@ -163,7 +163,7 @@ class RunFolder:
         return outside.read_object(self.changed)
 
     def keep_changes(self, given: Mapping[str, Any]) -> None:
-        """Keep what --set gives now, over what it gave before; no secrets."""
+        """Keep the keys that --set gives now, over earlier ones; no secrets."""
         kept = {key: one for key, one in given.items() if key not in SECRETS}
         if kept:
             _replace(self.changed, strict_json.dumps(self.changes() | kept, indent=1))
@@ -183,7 +183,7 @@ class RunFolder:
             self.path.rmdir()
 
     def make_latest(self) -> None:
-        """From now on `--resume` means this run."""
+        """Make this run the one that `--resume` continues."""
         link = self.path.parent / LATEST
         hidden = link.with_name(f".{LATEST}.{os.getpid()}")
         hidden.unlink(missing_ok=True)

@@ -1,13 +1,16 @@
 """Named arrays on disk, in the safetensors format, and their digest.
 
-The format: the length of a JSON header (8 bytes, little-endian), the header
-(name -> dtype, shape, and the first and last byte of the data), the data. The
-header is padded with spaces so that data starts at a multiple of 64 bytes,
-which lets a runtime map it without a copy. Nothing in a file is executed, and
-nothing is believed before it was compared with the file's size.
+The format: the length of a JSON header (8 bytes, little-endian), the header (name ->
+dtype, shape, and the first and last byte of the data), the data. The header is padded
+with spaces so that data starts at a multiple of 64 bytes, which lets a runtime map it
+without a copy. No part of a file is executed, and all sizes are checked against the
+file's size before use.
 
 The package safetensors aligns data to 8 bytes, and its writer takes all tensors at
-once: a state that comes in pieces would have to be whole in memory first.
+once: a state that comes in pieces would have to be whole in memory first. Its reader
+copies each tensor and does not say where in the file it lies; here a file is mapped,
+its pieces are read by their places, and what is wrong with a file is an error of pcp's
+that names it. Tests read each other's files (`tests/training/storage`).
 """
 
 import hashlib
@@ -27,13 +30,13 @@ from pcp.errors import StateMismatch
 
 Arrays = dict[str, np.ndarray]
 
-#: What reading raises of bytes that are no such file.
+#: Errors of reading bytes that are no such file.
 _INVALID = (ValueError, KeyError, TypeError, AttributeError, struct.error)
 
 INDEX = ".index.json"
 ALIGNMENT = 64
 PIECE = 16 << 20
-"""What is written at once."""
+"""The bytes of one write."""
 MAX_HEADER = 64 << 20
 _LENGTH = struct.Struct("<Q")
 
@@ -55,7 +58,7 @@ _DTYPES = {
     "BOOL": "bool",
 }
 _NAMES = {numpy: name for name, numpy in _DTYPES.items()}
-_NARROW = ("BF16", "F8_E4M3", "F8_E5M2")  # numpy knows them only with ml_dtypes
+_NARROW = ("BF16", "F8_E4M3", "F8_E5M2")  # types of numpy only with ml_dtypes
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
@@ -78,7 +81,7 @@ def summed(arrays: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def mean(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Their mean, added up in float64 in their order, in the dtype of the first."""
+    """The mean of arrays, summed in float64 in their order, in the first's dtype."""
     return np.array(summed(arrays) / len(arrays), arrays[0].dtype)
 
 
@@ -90,15 +93,15 @@ def to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 class Sink(Protocol):
-    """What bytes are written to."""
+    """A destination of bytes."""
 
     def write(self, piece: bytes | memoryview, /) -> int:
-        """Take all of them."""
+        """Write all bytes."""
         ...
 
 
 def shards(arrays: Mapping[str, np.ndarray], limit: int) -> list[Arrays]:
-    """The arrays in groups of at most `limit` bytes, or of one that is larger alone."""
+    """The arrays in groups of at most `limit` bytes; a larger array is a group."""
     found: list[Arrays] = [{}]
     held = 0
     for name, array in arrays.items():
@@ -117,7 +120,7 @@ def write(
 ) -> None:
     """Write a safetensors file, one tensor after the other, without a second copy.
 
-    `metadata` are texts in the header, as `{"format": "pt"}`, which transformers wants.
+    `metadata` are texts in the header, as `{"format": "pt"}`, which transformers needs.
     """
     kinds = {name: Kind.of(name, array) for name, array in arrays.items()}
     file.write(_header(kinds, metadata)[0])
@@ -133,27 +136,27 @@ def _write_data(file: Sink, array: np.ndarray) -> None:
 
 
 class Kind(NamedTuple):
-    """What a header says of a tensor."""
+    """The dtype and the shape of a tensor in a header."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @classmethod
     def of(cls, name: str, array: np.ndarray) -> "Kind":
-        """That of an array; `StateMismatch` if the format has no such type."""
+        """The kind of an array; `StateMismatch` if the format has no such type."""
         return cls(_dtype_name(name, array), np.shape(array))
 
     @property
     def bytes(self) -> int:
-        """Of its data."""
+        """The bytes of its data."""
         return math.prod(self.shape) * _bytes_of(self.dtype)
 
 
-class Streamed:
-    """A file of tensors that come in any order, each written to its place.
+class StreamedFile:
+    """A file whose tensors may come in any order; each is written to its offset.
 
-    `kinds` say all that there will be. Leaving the context without an error checks that
-    all came, and that the disk has them.
+    `kinds` are those of all tensors. Leaving the context without an error checks that
+    all tensors came, and waits until they are on the disk.
     """
 
     def __init__(
@@ -168,14 +171,14 @@ class Streamed:
         self._start = self._file.write(head)
 
     def put(self, name: str, array: np.ndarray) -> None:
-        """Write one tensor; `StateMismatch` where it is not of its kind."""
+        """Write one tensor; `StateMismatch` where it has another kind."""
         if (found := Kind.of(name, array)) != (wanted := self._kinds.get(name)):
             raise StateMismatch(f"{name}: is {found}, and {wanted} was announced")
         self._file.seek(self._start + self._places[name])
         _write_data(self._file, array)
         self._left.discard(name)
 
-    def __enter__(self) -> "Streamed":
+    def __enter__(self) -> "StreamedFile":
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -189,7 +192,7 @@ class Streamed:
 def _header(
     kinds: Mapping[str, Kind], metadata: Mapping[str, str] | None
 ) -> tuple[bytes, dict[str, int]]:
-    """What stands in front of the data, and where in the data each tensor begins."""
+    """The bytes in front of the data, and the offset of each tensor in the data."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     places, at = {}, 0
     for name, kind in kinds.items():
@@ -221,9 +224,9 @@ def read(path: str | Path) -> Arrays:
 
 
 def mapped(path: str | Path) -> Arrays:
-    """As `read`, without reading: arrays in the memory of the file, not to be changed.
+    """As `read`, but the arrays are mapped, and read-only.
 
-    What they hold is what the file holds when it is looked at.
+    Their values are those of the file at each access.
     """
     path = Path(path)
     if path.name.endswith(INDEX):
@@ -243,14 +246,14 @@ def mapped(path: str | Path) -> Arrays:
 
 
 def _mapping(file: BinaryIO) -> memoryview:
-    size = os.fstat(file.fileno()).st_size  # of none there is no mapping
+    size = os.fstat(file.fileno()).st_size  # an empty file cannot be mapped
     if not size:
         return memoryview(b"")
     return memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
 
 
 def indexed(path: Path) -> list[Path]:
-    """The files of an index, which lie beside it; `StateMismatch` if it is damaged."""
+    """The files of an index, in its folder; `StateMismatch` if it is damaged."""
     try:
         return outside.weight_files(path)
     except OSError as error:

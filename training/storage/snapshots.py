@@ -1,4 +1,4 @@
-"""A checkpoint's tensors, as workers restore them and as a digest covers them."""
+"""Snapshots of checkpoints: the tensors for workers, and those under a digest."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from pcp.training.storage.state_names import (
 def snapshot_of(checkpoint: Checkpoint, indices: Sequence[int] | None = None) -> Arrays:
     """A checkpoint as the snapshot that workers restore from.
 
-    Rank r of it is for the worker with index `indices[r]`, or r.
+    Rank r of the checkpoint is for the worker with index `indices[r]`, or r.
     """
     places = indices or range(len(checkpoint.workers))
     parameters = checkpoint.parameters
@@ -31,7 +31,7 @@ def snapshot_of(checkpoint: Checkpoint, indices: Sequence[int] | None = None) ->
 
 
 def shared_of(checkpoint: Checkpoint) -> Arrays:
-    """The part of a state that a commit records the digest of."""
+    """The part of a state whose digest a commit records."""
     parameters, outer, state = checkpoint.parameters, checkpoint.outer, checkpoint.state
     if any(name.startswith(REPLICA) for own in checkpoint.private for name in own):
         parameters = {}  # their mean, which no worker holds

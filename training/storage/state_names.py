@@ -1,4 +1,4 @@
-"""The names under which a worker's state travels and is saved.
+"""The names of the tensors of a worker's state, in snapshots and checkpoints.
 
     parameter/<name>      the parameters                  \\
     state/<name>          the program's state              | shared: all members agree
@@ -6,13 +6,12 @@
     private/<rank>/<name> outer state of a worker's own
     inner/<rank>/<name>   state of its inner optimizer
 
-Where workers have parameters of their own, these are `private/<rank>/replica.<name>`.
-`frozen/<name>` are tensors that no step changes: in no digest and in no checkpoint, a
-worker that joins takes them once.
+Replicas are `private/<rank>/replica.<name>`. `frozen/<name>` are frozen tensors: they
+are in no digest and in no checkpoint, and a worker that joins fetches them once.
 
-`<rank>` is a rank in a checkpoint. In what a worker hands out itself, its inner state
-is that of rank 0, for newcomers to start with, and its private state is `own`, which
-no other worker may take.
+`<rank>` is a rank in a checkpoint. In a worker's own snapshot its inner state is that
+of rank 0, from which newcomers start, and its private state is `own`, which no other
+worker may take.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,18 +27,18 @@ from pcp.training.storage.safetensors_io import Arrays
 PARAMETER, OUTER, PRIVATE, INNER = "parameter/", "outer/", "private/", "inner/"
 STATE, FROZEN = "state/", "frozen/"
 SHARED = (PARAMETER, STATE, OUTER)
-"""What all members of a group agree on."""
+"""The prefixes of shared state."""
 OF_A_ROUND = (*SHARED, PRIVATE, INNER)
-"""What a committed round is made of."""
+"""The prefixes of the state of a committed round."""
 AVERAGE = "ema."
-"""In front of a parameter's name, in the program's state: its average."""
+"""The prefix of a parameter's average, in the program's state."""
 OWN = "own"
 REPLICA = "replica."
-"""Parameters that are a worker's own, among its private state."""
+"""The prefix of replicas, in a worker's private state."""
 
 
 def prefixed(prefix: str, names: Sequence[str], arrays: Iterable[Any]) -> Arrays:
-    """The arrays by their names behind the prefix."""
+    """The arrays, with the prefix before their names."""
     return {prefix + name: a for name, a in zip(names, arrays, strict=True)}
 
 
@@ -59,14 +58,14 @@ def moved(arrays: Mapping[str, Any], old: str, new: str) -> Arrays:
 
 
 def shared_part(arrays: Mapping[str, Any]) -> Arrays:
-    """The part of a state that all members of a group agree on."""
+    """The part of a state that all members of a group share."""
     return {k: a for k, a in arrays.items() if k.startswith(SHARED)}
 
 
 def as_masters(
     arrays: Mapping[str, Any], parameters: Iterable[Parameter], prefix: str = ""
 ) -> Arrays:
-    """The arrays; a parameter that comes as the model has it, as its f32 master."""
+    """The arrays, with the f32 master for each parameter in the model's dtype."""
     new = dict(arrays)
     for p in parameters:
         given = new.get(prefix + p.name)
@@ -78,9 +77,9 @@ def as_masters(
 def as_taken(
     arrays: Mapping[str, Any], specs: Iterable[TensorSpec | Parameter]
 ) -> Arrays:
-    """The arrays; floats that a program takes in another float type, in that.
+    """The arrays, with floats in the float types of a program.
 
-    Files that numpy wrote have bf16 as f32.
+    Files that numpy wrote have f32 for bf16.
     """
     new = dict(arrays)
     for spec in specs:
@@ -101,7 +100,7 @@ def averaged(parameters: Mapping[str, Any], state: Mapping[str, Any]) -> Arrays:
 
 
 def unlike(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names of `old` for which `new` has another kind of array, and that, or None."""
+    """Names of `old` of another kind in `new`, each with its array there or None."""
     for name, array in old.items():
         other = new.get(name)
         if other is None or other.shape != array.shape or other.dtype != array.dtype:
@@ -109,7 +108,7 @@ def unlike(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str
 
 
 def like(spec: TensorSpec | Parameter) -> np.ndarray:
-    """An array of a tensor's kind, in the room of one element."""
+    """An array of a tensor's kind, in the memory of one element."""
     return np.broadcast_to(np.zeros((), numpy_dtype(spec.dtype)), spec.shape)
 
 

@@ -1,9 +1,8 @@
-"""Exchanges that run while the inner steps do.
+"""Background exchanges: exchanges beside the inner steps.
 
-The functions of one program run one after the other. An exchange that is to take
-place beside the inner steps therefore runs in a second instance of the same module on
-the same device, in a thread of its own. One at a time, in the order in which they
-were asked for, which is the same on all members.
+The functions of one program run one after the other. So a background exchange runs in a
+second instance of the same module on the same device, in its own thread. Exchanges run
+one at a time, in the order of the calls, which is the same on all members.
 """
 
 import gc
@@ -24,26 +23,26 @@ class BackgroundExchange:
         self._asked: list[Results] = []
 
     def join(self, communicator: Any) -> None:
-        """Exchanges go to this group from now on; the old one's have ended."""
+        """Use this group for exchanges; those of the old group have ended."""
         self.settle()
         self._functions.program.communicator = communicator
 
     def call(self, name: str, values: Values) -> Results:
-        """Begin a call of a function with these values; the future has its results."""
+        """Begin a call of a function with these values; a future of its results."""
         self._asked = [future for future in self._asked if not future.done()]
         self._asked.append(self._pool.submit(self._functions, name, values))
         return self._asked[-1]
 
     def settle(self) -> None:
-        """Wait until every call has ended, well or not.
+        """Wait until every call has ended, with or without an error.
 
-        Each ends by its group's deadline, and at once when the group is closed.
+        A call ends by its group's deadline, and at once when the group is closed.
         """
         wait(self._asked)
         self._asked.clear()
 
     def close(self) -> None:
-        """Let go of the program; its group is closed before."""
+        """Release the program; its group is closed before."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._asked = []  # their results are on the device
         self._functions.close()

@@ -8,13 +8,13 @@ from pcp.training_plan import TrainingPlan
 
 
 def model_shapes(manifest: Manifest) -> list[tuple[int, ...]]:
-    """Of parameters and frozen tensors: beside adapters the tables are frozen."""
+    """The shapes of parameters and frozen tensors: adapters have frozen tables."""
     takes = manifest.function("grad").inputs
     return [t.shape for t in takes if t.role in ("param", "frozen")]
 
 
 def data_inputs(manifest: Manifest) -> tuple[TensorSpec, ...]:
-    """What the program takes of each batch, by name: its arguments of the role data."""
+    """The program's inputs of each batch, by name: its arguments of the role data."""
     return tuple(t for t in manifest.function("grad").inputs if t.role == "data")
 
 
@@ -28,7 +28,7 @@ def check_bundle(manifest: Manifest) -> None:
 
 
 def _check_island(manifest: Manifest, plan: TrainingPlan) -> None:
-    """Refuse what the ranks of an island cannot train together."""
+    """Refuse a bundle that the ranks of an island cannot train together."""
     mesh = manifest.partition_mesh()
     axes = ",".join(f"{axis}={size}" for axis, size in mesh.axes.items())
     joined = {axis for m in manifest.mesh.values() if not m.devices for axis in m.axes}

@@ -1,19 +1,19 @@
-"""One worker's numbers: the functions of a training bundle, called in order.
+"""The trainer of a worker: the functions of a training bundle, called in order.
 
     restore(snapshot) or fresh(seed)
     join(communicator)          the group of the round
     begin()                     local parameters := those of the state
     step(batches) x H           @grad on each batch, perhaps @grad_sync, then @apply
     outer(tokens)               @outer_step, a collective among the members
-    adopt(new)                  what was committed becomes the state
+    adopt(new)                  the committed state becomes the state
 
-The program's state is each worker's own while it makes steps; `outer` makes one of
-them all by `@state_sync`. `freeze` gives it the tensors that no step changes.
+The program's state is each worker's own during inner steps; `outer` joins those of all
+members by `@state_sync`. `freeze` sets the frozen tensors.
 
-What is exchanged when is the part of an `Exchange`, by the bundle's plan. The state
-lies in host arrays, since it is compared, sent and saved; local parameters and the
-inner optimizer's state stay on the device. A round that is not adopted leaves the state
-as it was, and `outer` can be repeated: it consumes nothing.
+An `Exchange` decides what is exchanged and when, by the training plan of the bundle.
+The state is in host arrays, since it is compared, sent and saved; local parameters and
+the inner optimizer's state are on the device. A round that is not adopted leaves the
+state unchanged, and `outer` can be repeated: it consumes nothing.
 """
 
 import gc
@@ -37,15 +37,13 @@ from pcp.training.storage.state_names import (
     PRIVATE,
     STATE,
     as_masters,
-    as_taken,
     averaged,
     check_like,
     like,
-    prefixed,
     shared_part,
     under,
 )
-from pcp.training.trainer import draw_key, program_state, step_loop
+from pcp.training.trainer import brought, draw_key, program_state, step_loop
 from pcp.training.trainer.background_exchange import BackgroundExchange
 from pcp.training.trainer.bundle_checks import (
     check_bundle,
@@ -55,7 +53,7 @@ from pcp.training.trainer.bundle_checks import (
 )
 from pcp.training.trainer.exchange import Exchange, RoundExchange, weight
 from pcp.training.trainer.fragment_exchange import FragmentExchange
-from pcp.training.trainer.functions import Functions, Key, key_of
+from pcp.training.trainer.functions import Functions, Key
 from pcp.training.trainer.replica import with_replica
 from pcp.training.trainer.slope_exchange import SlopeExchange
 from pcp.training.trainer.step_exchange import StepExchange
@@ -75,7 +73,7 @@ class BundleTrainer:
     ) -> None:
         """`background` is a second program of the bundle, for background exchanges.
 
-        Of a bundle that is spread over an island this is the rank at `coordinate`.
+        For a bundle that is spread over an island this is the rank at `coordinate`.
         """
         check_bundle(manifest)
         self.parts, self._coordinate = IslandParts.of(manifest), coordinate
@@ -100,18 +98,18 @@ class BundleTrainer:
         self.exchange = _exchange(plan, self.functions, self.steps, second)
         self.exchange.parts = self.parts
         self.resumes = self.exchange.resumes
-        own = {key_of(t) for t in self.functions.signatures["init"].results}
+        own = set(self.steps.trained)
         self._parameters = [p for p in manifest.parameters if ("param", p.name) in own]
         self._key = step_loop.key_of_program(manifest)
         self._brought = step_loop.brought(self.functions.signatures)
         self._counted = program_state.counted(manifest)
         self._state: Arrays = {}
         self._first: Arrays = {}
-        """First values of the program's state, under its names."""
-        self._given: Arrays = {}
-        """What the model brought."""
+        """The first values of the program's state, by name."""
+        self._given: dict[Key, np.ndarray] = {}
+        """The values that came with the model."""
         self.seed: int | None = None
-        """The run's; a program that draws random numbers needs it."""
+        """The run's seed, which a program that draws random numbers needs."""
         self.evaluates_averages = True
 
     @classmethod
@@ -120,7 +118,7 @@ class BundleTrainer:
     ) -> Self:
         """Load the module for `target` on an IREE device, e.g. `local-task`.
 
-        Without a target, the first module that the device can run. Of a bundle that is
+        Without a target, the first module that the device can run. For a bundle that is
         spread over an island, the program of the rank at `coordinate`.
         """
         from pcp.runtime.program.executor import Program
@@ -128,7 +126,7 @@ class BundleTrainer:
         manifest, member = bundle.manifest, None
         if manifest.programs:
             member = manifest.partition_mesh().devices[coordinate]
-            target = None  # which module it is, the bundle says of each rank
+            target = None  # the bundle names the module of each rank
         load = partial(Program.load, bundle, module=target, member=member)
         program, background = load(device=device), None
         if plan_of(manifest).in_background:
@@ -138,17 +136,17 @@ class BundleTrainer:
 
     @property
     def progress(self) -> Sequence[int]:
-        """Epochs in which a resuming round's exchanges were complete; -1: not yet."""
+        """The epochs of complete exchanges of a resumed round; -1: not complete."""
         return self.exchange.progress
 
     @property
     def waited(self) -> float:
-        """Seconds that this round spent in exchanges between inner steps."""
+        """Seconds that this round spent in inner exchanges."""
         return self.exchange.sync_wait_timer.waited
 
     @property
     def inner_exchange(self) -> tuple[int, float | None]:
-        """Exchanges in between that this round came to; seconds waited in the last."""
+        """Inner exchanges that this round has entered; seconds waited in the last."""
         return self.exchange.sync_wait_timer.now
 
     @property
@@ -158,40 +156,39 @@ class BundleTrainer:
 
     @property
     def private(self) -> Arrays:
-        """State of this worker's own, by name."""
+        """The private state of this worker, by name."""
         return under(PRIVATE, self._state)
 
     @property
     def frozen(self) -> Arrays:
-        """The tensors that no step changes, and first values that the model brought."""
-        return self._given
+        """The frozen tensors, and first values of state that came with the model.
+
+        Parameters are not among them: a worker that fetches them has a state.
+        """
+        return {n: a for (role, n), a in self._given.items() if role != "param"}
 
     def freeze(self, given: Mapping[str, np.ndarray]) -> None:
-        """Take what the model brings, by name; `StateMismatch` if one is missing."""
-        wanted = {t.name: like(t) for t in self._brought}
-        whole = prefixed(FROZEN, list(given), given.values())
-        given = under(FROZEN, self.parts.cut(whole, self._coordinate))
-        taken = as_taken(given, self._brought)
-        found = {n: np.array(taken[n]) for n in wanted if n in taken}
-        check_like(wanted, found)
-        frozen = {t.name for t in self._brought if t.role == "frozen"}
-        self.steps.hold({("frozen", n): a for n, a in found.items() if n in frozen})
-        self._first |= {STATE + n: a for n, a in found.items() if n not in frozen}
-        self._given = found
+        """Take values that come with the model; see `brought.taken`."""
+        wanted, parts = self._brought, self.parts
+        self._given = brought.taken(given, wanted, parts, self._coordinate)
+        self.steps.hold({k: a for k, a in self._given.items() if k[0] == "frozen"})
+        self._first |= {
+            STATE + n: a for (role, n), a in self._given.items() if role == MODEL_STATE
+        }
 
     def fresh(self, seed: int) -> None:
         """Parameters and inner state from `@init`, outer state from `@outer_init`."""
         self._begin_with(None, seed)
 
     def _begin_with(self, parameters: Arrays | None, seed: int) -> None:
-        """The state before the first round: parameters, and what follows from them.
+        """Set the state before the first round, from the parameters.
 
-        The seed makes them, where they are None.
+        Parameters that are None are made from the seed.
         """
-        self._check_brought()
-        named = None if parameters is None else parameters.items()
-        given = None if named is None else {("param", n): a for n, a in named}
-        drawn = self.steps.initial(seed, given)
+        given = {key: a for key, a in self._given.items() if key[0] == "param"}
+        given |= {("param", n): a for n, a in (parameters or {}).items()}
+        brought.check(self._brought, self._given | given)
+        drawn = self.steps.initial(seed, given or None)
         by_role = {
             role: {name: a for (r, name), a in drawn.items() if r == role}
             for role in ("param", "state", MODEL_STATE)
@@ -201,23 +198,15 @@ class BundleTrainer:
         self._state = self.exchange.new_state(by_role["param"], inner) | self._first
         self.steps.hold({("state", name): array for name, array in inner.items()})
 
-    def _check_brought(self) -> None:
-        """`BundleError` unless there is all that no seed makes."""
-        if lacking := [t.name for t in self._brought if t.name not in self._given]:
-            raise BundleError(
-                f"the model brings {lacking[0]!r}, and nobody gave it; name the file "
-                "that `pcp export` wrote beside the model as frozen_weights"
-            )
-
     def restore(self, snapshot: Mapping[str, np.ndarray], index: int) -> None:
-        """Take a snapshot's shared state, and those of its others that are for us.
+        """Take a snapshot's shared state, and this worker's parts of the rest.
 
-        One that has but what the model brings begins from the seed.
+        With a snapshot of values that come with the model alone, begin from the seed.
         """
-        brought = under(FROZEN, snapshot)
-        if brought and not self._given:
-            self.freeze(brought)
-        if brought and not any(name.startswith(OF_A_ROUND) for name in snapshot):
+        frozen = under(FROZEN, snapshot)
+        if frozen and not self._given:
+            self.freeze(frozen)
+        if frozen and not any(name.startswith(OF_A_ROUND) for name in snapshot):
             return self.fresh(self._seed())
         snapshot = self.parts.cut(snapshot, self._coordinate)
         home = self.exchange.home
@@ -237,7 +226,7 @@ class BundleTrainer:
         check_like(parts, snapshot)
         behind = (STATE, OUTER, PRIVATE, INNER)
         trained = any(name.startswith(behind) for name in snapshot)
-        if not (trained and self._state):  # weights alone: all else begins with them
+        if not (trained and self._state):  # weights alone: the rest begins with them
             self._begin_with(parameters, self.seed or 0)
         new = {home + n: array for n, array in parameters.items()}
         new |= {k: np.array(snapshot.get(k, old)) for k, old in self._outer.items()}
@@ -247,11 +236,11 @@ class BundleTrainer:
         self._restore_inner(snapshot, index)
 
     def join(self, communicator: Any) -> None:
-        """Exchanges go to this group from now on; one in the background may begin."""
+        """Use this group for exchanges; a background exchange may begin."""
         self.exchange.join(communicator, self._state)
 
     def begin(self, steps: int = 1, tokens: int = 1) -> None:
-        """Local parameters := those of the state; so many steps and tokens."""
+        """Begin a round of `steps` and `tokens`: local parameters := the state's."""
         self.exchange.begin(self._state, steps, tokens)
         self.exchange.left, self.exchange.gradient_norm = steps, None
         state = under(STATE, self._state)
@@ -259,7 +248,7 @@ class BundleTrainer:
         self.steps.metrics.clear()
 
     def turn(self) -> None:
-        """Exchanges that are due between two inner steps."""
+        """Make the exchanges that are due between two inner steps."""
         self.exchange.turn()
 
     def resume(self) -> None:
@@ -269,28 +258,28 @@ class BundleTrainer:
     def step(self, batches: Sequence[Batch]) -> Any:
         """`@grad` on each batch, the mean of the gradients, `@apply`.
 
-        Without a batch, where members meet in every step, a step on the others'.
+        Without a batch, a step on the other members' gradients.
         """
         tokens = self.batch * self.block * len(batches)
         return self.exchange.step([self._named(batch) for batch in batches], tokens)
 
     @property
     def moved(self) -> float:
-        """How far the inner steps went, in L2; of an island's rank, its share."""
+        """The L2 norm of the inner steps' change; on an island's rank, its share."""
         return self.exchange.moved(self._state)
 
     @property
     def gradient_norm(self) -> float | None:
-        """L2, of the last step's gradient before clipping; of a rank, its share."""
+        """The L2 norm of the last step's unclipped gradient; on a rank, its share."""
         return self.exchange.gradient_norm
 
     def outer(self, tokens: float, communicator: Any) -> Arrays:
-        """The state that the round makes, with the members of `communicator`."""
+        """The new state of the round, made with the members of `communicator`."""
         new = self.exchange.outer(tokens, communicator, self._state)
         return new | self._joined_state(tokens)
 
     def _joined_state(self, tokens: float) -> Arrays:
-        """The program's state, made one of all members'; this one's own if alone."""
+        """The program's state, joined over all members; this member's own if alone."""
         held = self.steps.held(MODEL_STATE)
         if self.functions.gives(program_state.SYNC):
             before = {("anchor", n): self._state[STATE + n] for n in self._counted}
@@ -299,7 +288,7 @@ class BundleTrainer:
 
     @property
     def metrics(self) -> dict[str, int | float]:
-        """Of the steps since the round began: the mean, of integers the sum."""
+        """Metrics of the steps since the round began: means, and sums of integers."""
         return program_state.summary(self.steps.metrics)
 
     def adopt(self, new: Arrays) -> None:
@@ -309,10 +298,10 @@ class BundleTrainer:
         self._state = {name: new.get(name, old) for name, old in self._state.items()}
 
     def catch_up(self, shared: Arrays) -> None:
-        """Go over to newer shared state: θ_m moves along, to θ' + (θ_m - θ).
+        """Change to a newer shared state: θ_m moves along, to θ' + (θ_m - θ).
 
-        So what `@outer_step` finds between its anchors and this worker's parameters is
-        how far the inner steps went from where they began.
+        So the difference of this worker's parameters from the anchors of `@outer_step`
+        is the delta of its inner steps.
         """
         local = self.steps.held("param")
         for role, name in local:
@@ -331,7 +320,7 @@ class BundleTrainer:
         self.adopt(shared)
 
     def inner(self) -> Arrays:
-        """Copies of the inner optimizer's state, by name, where it is one's own."""
+        """Copies of the inner optimizer's state by name, if it is this worker's own."""
         held = {} if self.every_step else self.steps.held("state")
         return {name: np.array(value) for (_, name), value in held.items()}
 
@@ -358,7 +347,7 @@ class BundleTrainer:
         self.functions.close()
 
     def _named(self, batch: Batch) -> Arrays:
-        """A batch by the names of the model's data, with the key to draw from."""
+        """A batch by the names of the model's data, with the draw key."""
         named = dict(batch.tensors)
         if self._key is not None:
             drawn = draw_key.keys(self._key, self._seed(), batch.positions)
@@ -382,7 +371,7 @@ class BundleTrainer:
         parameters: Mapping[str, np.ndarray],
         common: Arrays,
     ) -> Arrays:
-        """Private state of the member `index`; tensors it lacks begin anew."""
+        """The private state of the member `index`; missing tensors begin anew."""
         anew = self.exchange.new_state(parameters, {})
         old = {key: array for key, array in anew.items() if key not in common}
         new = {
@@ -395,7 +384,7 @@ class BundleTrainer:
         return new
 
     def _restore_inner(self, snapshot: Mapping[str, np.ndarray], index: int) -> None:
-        # Indices with a state: not every index, if some workers are away.
+        # Indices with a state: not every index, if some workers are absent.
         places = sorted({int(n.split("/")[1]) for n in snapshot if n.startswith(INNER)})
         if not places:
             return
@@ -408,10 +397,10 @@ class BundleTrainer:
 
 
 def _axes_inside(manifest: Manifest, parts: IslandParts) -> list[tuple[str, ...]]:
-    """Along which axes the ranks of an island form groups.
+    """The axes along which the ranks of an island form groups.
 
-    Those of the program's collectives (without any: all ranks), and those along which
-    ranks hold copies of what is shared.
+    They are those of the program's collectives (without any: all ranks), and those
+    along which ranks hold copies of shared state.
     """
     if parts.size == 1:
         return []

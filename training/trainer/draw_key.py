@@ -1,9 +1,9 @@
-"""The key that a call of the program draws its random numbers from.
+"""The draw key of a call of the program.
 
-It follows from the run's seed and the position of the call's first sample in the run's
-order (below 0 for held-out ones): not from time, nor from who trains the sample. So a
-round that is made again, by another worker or in a replay, has the same bits. What each
-op draws for is folded in by the program.
+The key follows from the run's seed and the position of the call's first sample in the
+run's order (below 0 for held-out ones), and not from the time or the worker. So a round
+that is made again, by another worker or in a replay, has the same bits. The program
+folds the purpose of each op into the key.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ def key_of(seed: int, position: int) -> np.ndarray:
 
 
 def keys(spec: TensorSpec, seed: int, positions: np.ndarray) -> np.ndarray:
-    """The key of a call on the samples at `positions`; a row for each of its pieces."""
+    """The key of a call on the samples at `positions`, with a row for each piece."""
     if len(spec.shape) == 1:
         return key_of(seed, int(positions[0]))
     firsts = np.split(np.asarray(positions), spec.shape[0])

@@ -2,13 +2,12 @@
 
     join(group)          the members from now on
     begin(steps, tokens) local parameters := those of the state
-    step(batches) x H    @grad, what is exchanged in every step, @apply
-    turn()               between two inner steps: what is due
-    outer(tokens)        the state that the round makes
+    step(batches) x H    @grad, the exchange of every step, @apply
+    turn()               between two inner steps: exchanges that are due
+    outer(tokens)        the new state of the round
 
-`Exchange` is the strategy where nothing is exchanged. No strategy keeps state from
-round to round: the trainer passes it in, by the names of
-`pcp.training.storage.state_names`.
+`Exchange` is the strategy without exchanges. No strategy keeps state from round to
+round: the trainer passes the state, by the names of `pcp.training.storage.state_names`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +48,7 @@ _ROUNDS = f"{OUTER}rounds"
 
 
 def by_port(state: Mapping[str, Any]) -> dict[Key, Any]:
-    """A state's tensors by the roles in which functions take them."""
+    """A state's tensors by the roles of functions' arguments."""
     found = {}
     for name, array in state.items():
         pairs = _PREFIX.items()
@@ -65,26 +64,26 @@ def by_name(results: Values, home: str) -> Arrays:
 
 
 def weight(tokens: float) -> dict[Key, np.ndarray]:
-    """By how much this member counts."""
+    """The weight of this member, as an array."""
     return {TOKENS: np.array(tokens, np.float32)}
 
 
 class Exchange:
-    """Nothing is exchanged: what the inner steps leave is the state."""
+    """The strategy without exchanges: the inner steps make the new state."""
 
     resumes = False
     home = PARAMETER
-    """Where the state has the parameters: among what all agree on, or one's own."""
+    """The prefix of the parameters in the state: shared, or private."""
     parts = WHOLE
-    """How they lie on the ranks of an island."""
+    """How the ranks of an island hold the tensors."""
 
     def __init__(self, functions: Functions, steps: Steps) -> None:
         self._functions, self._steps = functions, steps
         self.sync_wait_timer = SyncWaitTimer()
         self.left = 0
-        """Inner steps of this round that are still to be made."""
+        """The inner steps of this round that are still to be made."""
         self.gradient_norm: float | None = None
-        """Of the round's last inner step; None before it, and without a gradient."""
+        """The norm of the last inner step's gradient; None before it, or without."""
 
     @property
     def progress(self) -> Sequence[int]:
@@ -94,7 +93,7 @@ class Exchange:
     def new_state(
         self, parameters: Mapping[str, np.ndarray], inner: Mapping[str, np.ndarray]
     ) -> Arrays:
-        """The state at the beginning, with the first values of what is trained.
+        """The first state, with the first values of the parameters.
 
         `inner` is the inner optimizer's state.
         """
@@ -106,24 +105,24 @@ class Exchange:
         return new | {name: np.array(array) for name, array in made.items()}
 
     def join(self, communicator: Any, state: Arrays) -> None:
-        """Exchanges go to this group from now on."""
+        """Use this group for exchanges from now on."""
         self._functions.program.communicator = communicator
 
     def begin(self, state: Arrays, steps: int, tokens: int) -> None:
-        """A round of so many inner steps and tokens of this member's."""
+        """Begin a round of so many inner steps and tokens of this member."""
         self.sync_wait_timer = SyncWaitTimer()
         self.localize(state, self.home)
 
     def localize(self, state: Arrays, prefix: str) -> None:
-        """Local parameters := those under the prefix."""
+        """Set the local parameters to those under the prefix."""
         keys = self._steps.trained
         self._steps.hold({key: state[prefix + key[1]] for key in keys})
 
     def step(self, batches: Sequence[Arrays], tokens: int) -> list[Any]:
-        """One inner step on batches of so many tokens; their losses."""
+        """Make one inner step on batches of so many tokens; returns their losses."""
         losses, gradients = self.gradients(batches, tokens)
         self.left -= 1
-        if not self.left:  # @apply may take the buffers
+        if not self.left:  # @apply may reuse the buffers
             self.gradient_norm = self.norm_of(gradients)
         self._steps.apply(gradients)
         return losses
@@ -137,9 +136,8 @@ class Exchange:
         return losses, found[0] if len(found) == 1 else self._mean(found)
 
     def norm_of(self, gradients: Values) -> float | None:
-        """L2, of the gradients that `@apply` is given; None where they are none.
-
-        Of an island's rank, its share.
+        """The L2 norm of the gradients for `@apply`, or None without gradients.
+        On an island's rank, its share.
         """
         found = {
             port: np.asarray(g) for port, g in gradients.items() if port[0] == "grad"
@@ -148,7 +146,7 @@ class Exchange:
         return norm(share(length(g), holders(port)) for port, g in found.items())
 
     def moved(self, state: Arrays) -> float:
-        """L2, of how far local parameters went from the state; of a rank, its share."""
+        """The L2 norm of the local parameters' change; on a rank, its share."""
         return norm(
             share(
                 distance(np.asarray(value), state[self.home + port[1]]),
@@ -161,11 +159,11 @@ class Exchange:
         """Nothing is due between two inner steps."""
 
     def resume(self) -> None:
-        """A round that does not resume begins again."""
+        """UsageError: a round without inner exchanges begins again."""
         raise UsageError("this round cannot be resumed in mid-way")
 
     def outer(self, tokens: float, communicator: Any, state: Arrays) -> Arrays:
-        """The new state, of a round that ends in the group of `communicator`."""
+        """The new state of a round that ends in the group of `communicator`."""
         self._functions.program.communicator = communicator
         return self.local("param", self.home)
 
@@ -175,10 +173,10 @@ class Exchange:
         return {prefix + name: np.asarray(v) for (_, name), v in held.items()}
 
     def close(self) -> None:
-        """Let go of what lies on the device, and of a second program."""
+        """Release arrays on the device, and a second program."""
 
     def _mean(self, found: Sequence[Values]) -> dict[Key, np.ndarray]:
-        """Over batches, added up in float64 and rounded once; zeros of none."""
+        """The mean over batches, summed in float64 and rounded once; or zeros."""
         ports = self._functions.signatures["apply"].inputs
         return {
             key_of(t): _mean([np.asarray(gradients[key_of(t)]) for gradients in found])
@@ -190,12 +188,12 @@ class Exchange:
 
 
 class RoundExchange(Exchange):
-    """`@outer_step` when the inner steps of a round are made.
+    """`@outer_step` after the inner steps of a round.
 
-    Replicas are private state, under `replica.<name>`; the members agree on the rest of
+    Replicas are private state, under `replica.<name>`; the members share the rest of
     the outer state, which counts the rounds. Pairs are drawn from the plan's seed and
-    the round, so that a run that is stopped and resumed draws the same ones. A round
-    that lost a member has other pairs.
+    the round, so that a resumed run draws the same pairs. A round that lost a member
+    has other pairs.
     """
 
     def __init__(
@@ -214,7 +212,7 @@ class RoundExchange(Exchange):
             self.home = PARAMETER if plan.parameters == "shared" else _REPLICA
 
     def join(self, communicator: Any, state: Arrays) -> None:
-        """Exchanges go to this group; with overlap `@outer_early` starts at once."""
+        """Use this group for exchanges; with overlap `@outer_early` starts at once."""
         group = self._group(communicator, state)
         super().join(group, state)
         if self._background is not None:
@@ -222,7 +220,7 @@ class RoundExchange(Exchange):
             self._pending = self._background.call("outer_early", by_port(state))
 
     def outer(self, tokens: float, communicator: Any, state: Arrays) -> Arrays:
-        """`@outer_step` with the members of `communicator`, or our pair of them."""
+        """`@outer_step` with the members of `communicator`, or a pair of them."""
         self._functions.program.communicator = self._group(communicator, state)
         values = by_port(state) | self._steps.held("param") | weight(tokens)
         if self._pending is not None:
@@ -230,7 +228,7 @@ class RoundExchange(Exchange):
         return by_name(self._functions("outer_step", values), self.home)
 
     def close(self) -> None:
-        """Let go of what lies on the device, and of a second program."""
+        """Release arrays on the device, and a second program."""
         self._pending = None
         if self._background is not None:
             self._background.close()

@@ -1,15 +1,15 @@
-"""An outer step that goes fragment by fragment, beside the inner steps.
+"""An outer step fragment by fragment, beside the inner steps.
 
-    turn()    at a fragment's time to leave     @outer_send_p, then @outer_exchange_p
-                                                beside the steps that follow
-              at its time to come back          @outer_apply_p
+    turn()    when a fragment leaves     @outer_send_p, then @outer_exchange_p beside
+                                         the steps that follow
+              when it comes back         @outer_apply_p
 
-The anchors and the outer state of a round are its own until they are adopted; the
-local parameters live on from round to round, and are private state.
+The anchors and the outer state of a round take effect when they are adopted; the local
+parameters stay from round to round, and are private state.
 
-When a member dies, exchanges that were complete are so for all members that are left
-(that is what an exchange promises). The others' deltas are kept, and are exchanged
-again in the next group; the inner steps go on from where they were.
+When a member dies, completed exchanges are complete for all remaining members, as
+operations guarantee. The deltas of the other exchanges are kept, and are exchanged
+again in the next group; the inner steps go on from their present place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ LOCAL = f"{PRIVATE}local."
 
 
 class FragmentExchange(Exchange):
-    """See the module."""
+    """The strategy of streaming algorithms; see the module."""
 
     resumes = True
 
@@ -50,13 +50,13 @@ class FragmentExchange(Exchange):
         self._sent: dict[int, dict[Key, Any]] = {}
         self._pending: dict[int, Results] = {}
         self._epoch, self._epochs = 0, dict[int, int]()
-        """Of the group, and of those in which fragments were exchanged."""
+        """The epoch of the group, and those in which fragments were exchanged."""
         self._applied: set[int] = set()
 
     def new_state(
         self, parameters: Mapping[str, np.ndarray], inner: Mapping[str, np.ndarray]
     ) -> Arrays:
-        """The state at the beginning; a newcomer's parameters are those of all."""
+        """The first state; the private parameters of a newcomer are the shared ones."""
         new = shared_part(super().new_state(parameters, inner))
         own = map(np.array, parameters.values())
         return new | prefixed(LOCAL, list(parameters), own)
@@ -69,14 +69,14 @@ class FragmentExchange(Exchange):
 
     @property
     def progress(self) -> Sequence[int]:
-        """By fragment: the epoch in which its exchange was complete, or -1."""
+        """By fragment, the epoch in which its exchange was complete, or -1."""
         complete = {p for p in self._sent if p in self._applied or self._came(p)}
         return [
             self._epochs[p] if p in complete else -1 for p in range(self._plan.count)
         ]
 
     def begin(self, state: Arrays, steps: int, tokens: int) -> None:
-        """Local parameters as the last round left them; nothing has left yet."""
+        """Begin a round: local parameters of the last round, no fragment sent yet."""
         self.sync_wait_timer = SyncWaitTimer()
         self._background.settle()
         self.localize(state, LOCAL)
@@ -93,7 +93,7 @@ class FragmentExchange(Exchange):
         return losses
 
     def turn(self) -> None:
-        """Turns that are due: fragments leave, and others are waited for."""
+        """Make the turns that are due: send fragments, and wait for others."""
         for turn in self._turns:
             if turn.leaves <= self._at and turn.fragment not in self._sent:
                 self._send(turn.fragment)
@@ -102,17 +102,17 @@ class FragmentExchange(Exchange):
                 self._apply(turn.fragment)
 
     def resume(self) -> None:
-        """Go on with the round in another group: what did not get through is sent."""
+        """Resume the round in another group: send incomplete fragments again."""
         for p in self._sent:
             if p not in self._applied and not self._came(p):
                 self._exchange(p)
 
     def outer(self, tokens: float, communicator: Any, state: Arrays) -> Arrays:
-        """The state of the round: by now every fragment came back."""
+        """The new state of the round: every fragment has come back by now."""
         return self._new | self.local("param", LOCAL)
 
     def close(self) -> None:
-        """Let go of what lies on the device, and of the second program."""
+        """Release arrays on the device, and the second program."""
         self._sent, self._pending = {}, {}
         self._background.close()
 
@@ -121,7 +121,7 @@ class FragmentExchange(Exchange):
         return future.done() and future.exception() is None
 
     def _values(self) -> dict[Key, Any]:
-        """The arguments that the functions of all fragments take of the state."""
+        """The arguments of all fragments' functions from the state."""
         return by_port(self._new) | self._steps.held("param")
 
     def _send(self, fragment: int) -> None:

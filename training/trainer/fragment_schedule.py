@@ -1,10 +1,10 @@
-"""When the fragments of a streaming algorithm leave and come back in a round.
+"""The timetable of the fragments of a streaming algorithm in a round.
 
 A round of H inner steps has the times 0 (before the first step) to H. Fragment p of P
 comes back at time H (p + 1) / P, rounded down, and leaves `delay` steps earlier, or as
-the round begins if that is later: an exchange never spans two rounds, so that what a
-commit means does not depend on the algorithm. With equal H each fragment comes back
-every H steps.
+the round begins if that is later: an exchange never spans two rounds, so that the
+meaning of a commit does not depend on the algorithm. With equal H each fragment comes
+back every H steps.
 
     H = 6, P = 2, delay = 1        0   1   2   3   4   5   6
     fragment 0                             ►───◄
@@ -26,7 +26,7 @@ class Turn:
 def timetable(steps: int, fragments: int, delay: int, together: bool) -> list[Turn]:
     """Every fragment's turn, in the order in which they leave.
 
-    `together`: all come back at the end of the round.
+    `together`: all fragments come back at the end of the round.
     """
     returns = [
         steps if together else steps * (p + 1) // fragments for p in range(fragments)

@@ -8,12 +8,12 @@ from pcp.errors import BundleError
 from pcp.manifest import Function, TensorSpec
 
 Key = tuple[str, str]
-"""The role and the name of a tensor that crosses a function's border."""
+"""The role and the name of an argument or a result of a function."""
 Values = Mapping[Key, Any]
 
 
 def key_of(spec: TensorSpec) -> Key:
-    """Under which a tensor is passed on."""
+    """The key of an argument or a result."""
     return spec.role, spec.name
 
 
@@ -28,9 +28,9 @@ class Functions:
     def __call__(
         self, name: str, values: Values, *, on_host: bool = False
     ) -> dict[Key, Any]:
-        """Call a function with those of `values` that it takes; its results.
+        """Call a function with its arguments among `values`; returns its results.
 
-        They stay on the device, or come as numpy arrays.
+        The results stay on the device, or are numpy arrays `on_host`.
         """
         takes, gives = self._border(name)
         if lacking := [key for key in takes if key not in values]:
@@ -45,15 +45,15 @@ class Functions:
         return dict(zip(gives, rows, strict=True))
 
     def gives(self, name: str) -> bool:
-        """Whether there is such a function, with results."""
+        """Whether there is a function of this name with results."""
         return name in self.signatures and bool(self.signatures[name].results)
 
     def close(self) -> None:
-        """Let go of the program."""
+        """Release the program."""
         self.program.close()
 
     def _border(self, name: str) -> tuple[list[Key], list[Key]]:
-        """The keys of what a function takes and gives."""
+        """The keys of a function's arguments and results."""
         if name not in self._keys:
             signature = self.signatures[name]
             sides = signature.inputs, signature.results
@@ -63,7 +63,7 @@ class Functions:
 
 
 def _distinct(function: str, specs: Iterable[TensorSpec]) -> list[Key]:
-    """The keys of these tensors; `BundleError` where two have one."""
+    """The keys of these tensors; `BundleError` where two have the same key."""
     keys = [key_of(spec) for spec in specs]
     for (role, name), count in Counter(keys).items():
         if count > 1:

@@ -1,6 +1,6 @@
-"""The contract between a worker and the model it trains.
+"""The interface of trainers, between a worker and its model.
 
-`pcp.training.trainer.bundle_trainer.BundleTrainer` is what fulfils it outside of tests.
+`pcp.training.trainer.bundle_trainer.BundleTrainer` implements it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,28 +15,28 @@ from pcp.training.storage.safetensors_io import Arrays
 
 
 class Trainer(Protocol):
-    """One model with its optimizer state, as the rounds see it."""
+    """A model with its optimizer state, for the rounds of a worker."""
 
     inputs: tuple[TensorSpec, ...]
-    """What the program takes of each batch."""
+    """The program's inputs of each batch."""
     batch: int
     """Samples of a batch."""
     block: int
     """Tokens of a sample; 1 where a sample is no sequence."""
     rows: Mapping[str, int]
-    """Of the tables that the data index, by input."""
+    """The rows of the tables that the data index, by input."""
     seed: int | None
-    """The run's, once it is known."""
+    """The run's seed, once it is known."""
     evaluates_averages: bool
-    """Whether `evaluate` takes averages of the parameters, where there are any."""
+    """Whether `evaluate` uses averages of the parameters, where there are any."""
     every_step: bool
-    """Members meet in every inner step: a round is theirs together."""
+    """Whether each inner step has an exchange: members make a round together."""
     resumes: bool
-    """Exchanges take place in mid-round, and the round goes on in another group."""
+    """Whether a round with inner exchanges can be resumed in another group."""
     parts: IslandParts
-    """How the state is cut among the ranks of an island; of a whole worker, not."""
+    """How the ranks of an island cut the state; a whole worker has one part."""
     axes_inside: Sequence[tuple[str, ...]]
-    """Along which axes the ranks of an island form groups; (): all of them in one."""
+    """The axes along which the ranks of an island form groups; (): one of all."""
 
     @property
     def waited(self) -> float:
@@ -50,26 +50,26 @@ class Trainer(Protocol):
 
     @property
     def shared(self) -> Arrays:
-        """Parameters and outer state, by prefixed names: what all agree on."""
+        """The shared state, parameters and outer state, by prefixed names."""
         ...
 
     @property
     def private(self) -> Arrays:
-        """Outer state of this worker's own, by name."""
+        """The private outer state of this worker, by name."""
         ...
 
     @property
     def frozen(self) -> Arrays:
-        """What the model brings and no step changes, by name."""
+        """The frozen tensors that come with the model, by name."""
         ...
 
     def freeze(self, given: Mapping[str, np.ndarray]) -> None:
-        """Take what the model brings, by name."""
+        """Take the values that come with the model, by name."""
         ...
 
     @property
     def metrics(self) -> dict[str, int | float]:
-        """What the program gave beside its losses since the round began."""
+        """The metrics of the program since the round began."""
         ...
 
     def fresh(self, seed: int) -> None:
@@ -84,17 +84,17 @@ class Trainer(Protocol):
         ...
 
     def join(self, communicator: Any) -> None:
-        """The group of the round that begins, or that is tried again.
+        """Use the group of the round that begins, or is tried again.
 
-        Of a rank of an island, the groups by the axes that they are along.
+        For a rank of an island, the groups by their axes.
         """
         ...
 
     @property
     def progress(self) -> Sequence[int]:
-        """Of each exchange of a round that resumes, the epoch in which it was complete.
+        """The epochs of complete exchanges of a resumed round; -1: not complete.
 
-        -1 for one that is not. All members of a run have as many.
+        All members of a run have as many exchanges.
         """
         ...
 
@@ -106,20 +106,20 @@ class Trainer(Protocol):
         ...
 
     def turn(self) -> None:
-        """Before the first inner step and after each: exchanges that are due."""
+        """Make the exchanges due before the first inner step, or after one."""
         ...
 
     def resume(self) -> None:
-        """Go on with a round in a new group, behind the steps that were made."""
+        """Resume a round in a new group, after the steps that were made."""
         ...
 
     def step(self, batches: Sequence[Batch]) -> Any:
-        """One inner step; returns the loss, perhaps still on the device."""
+        """Make one inner step; returns the loss, perhaps still on the device."""
         ...
 
     @property
     def moved(self) -> float:
-        """How far the inner steps went: the L2 norm of the parameters' change."""
+        """The L2 norm of the inner steps' change of the parameters."""
         ...
 
     @property
@@ -136,12 +136,12 @@ class Trainer(Protocol):
         ...
 
     def catch_up(self, shared: Arrays) -> None:
-        """Go over to a newer shared state; the inner steps' changes stay."""
+        """Change to a newer shared state; the inner steps' changes stay."""
         ...
 
     @property
     def inner_exchange(self) -> "tuple[int, float | None]":
-        """Exchanges in between that this round came to; seconds waited in the last."""
+        """Inner exchanges that this round has entered; seconds waited in the last."""
         ...
 
     def inner(self) -> Arrays:

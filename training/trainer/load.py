@@ -14,8 +14,8 @@ def load(
 ) -> BundleTrainer:
     """A trainer for `bundle` on an IREE device, e.g. `local-task`.
 
-    Without a target, the first module that the device can run. Of a bundle that is
-    spread over an island, the rank at `coordinate` of it.
+    Without a target, the first module that the device can run. For a bundle that is
+    spread over an island, the rank at `coordinate`.
     """
     return BundleTrainer.load(bundle, device, target, coordinate)
 
@@ -30,9 +30,9 @@ def load_made(
 ) -> BundleTrainer:
     """A trainer for a bundle that was made for `target`; `source` is for errors.
 
-    `BundleError`, before any of its code is loaded, unless `trust` takes who signed it.
-
-    Of a bundle that has none for it, the best code that runs wherever that would.
+    `BundleError`, before any of its code is loaded, unless its signature counts for
+    `trust`. A bundle without code for `target` gives its best code that runs on that
+    target.
     """
     bundle = Bundle.from_bytes(content, source=source)
     trust.check(BUNDLE, bundle.digest, bundle.signatures, source)

@@ -1,7 +1,7 @@
-"""How far arrays are from each other, and whether that is no more than rounding.
+"""Norms of arrays and of their differences, and a check for differences by rounding.
 
-Norms are L2, summed in the arrays' own precision or float32: they are compared with
-limits, not with each other's bits. One number that is not finite makes them so.
+Norms are L2, summed in the arrays' own precision or float32, since they are compared
+with limits, not bit by bit. A number that is not finite makes the norm not finite.
 """
 
 import math
@@ -13,18 +13,18 @@ from pcp.training.storage import nonfinite
 from pcp.training.storage.island_parts import WHOLE, IslandParts, port_of
 
 ROUNDING = 2.0**-18
-"""Of a tensor's norm: what members of different hardware may differ by."""
+"""The share of a tensor's norm by which members of different hardware may differ."""
 STEP_ROUNDING = 2.0**-10
-"""Of the norm of its change: a step of another order of additions."""
+"""The share of the norm of its change: sums in another order."""
 
 
 def norm(parts: Iterable[float]) -> float:
-    """The norm of a whole, from those of its parts."""
+    """The norm of a whole from the norms of its parts."""
     return math.sqrt(sum(part * part for part in parts))
 
 
 def share(size: float, holders: int) -> float:
-    """A holder's share of a norm: those of all holders are parts of the whole's."""
+    """A holder's share of a norm, as if the holders had equal parts."""
     return size / math.sqrt(holders)
 
 
@@ -50,7 +50,7 @@ def change(
     old: Mapping[str, np.ndarray],
     parts: IslandParts = WHOLE,
 ) -> float:
-    """The norm of the change of all float tensors of `new`; of a rank, its share."""
+    """The norm of the change of all float tensors of `new`; on a rank, its share."""
     return norm(
         share(distance(array, old[name]), parts.holders(port_of(name)))
         for name, array in new.items()
@@ -69,10 +69,10 @@ def within_rounding(
     mine: Mapping[str, np.ndarray],
     before: Mapping[str, np.ndarray],
 ) -> bool:
-    """Whether tensors are mine, but for the rounding of another device.
+    """Whether tensors equal mine, but for the rounding of another device.
 
-    `before` are those that both were made from. Integers do not round. What is not
-    finite is like nothing that is, and like all else that is not.
+    `before` are those from which both were made. Integers must be equal. A value that
+    is not finite equals any other such value, and no finite one.
     """
     return all(_rounded(array, mine[n], before.get(n)) for n, array in theirs.items())
 

@@ -1,11 +1,11 @@
-"""Steps in rounds, without a shepherd: several workers, and what joins them.
+"""Rounds of several workers without a shepherd: inner steps and the outer step.
 
     inner step x tau ─► outer_step(anchors, params, state, tokens) ─► params, anchors
          (each worker its batches)       over the axis "workers"
 
-A worker may be spread over a mesh: each of its members does this on its parts, with the
-members of the other workers that hold the same parts. No worker may leave: a run that
-goes on when workers are lost is `pcp train`'s.
+A worker may be spread over a mesh: each of its members makes the outer step on its
+parts, with the members of other workers that hold the same parts. No worker may leave;
+`pcp train` is for runs that survive a loss of workers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,13 +30,13 @@ LOSSES = "losses"
 
 
 def workers_of(manifest: Manifest) -> int | None:
-    """How many workers a bundle was compiled for; None where it does not say."""
+    """The number of workers that a bundle was compiled for; None: elastic."""
     counts = [m.axes[WORKERS] for m in manifest.mesh.values() if WORKERS in m.axes]
     return next((count for count in counts if count > 0), None)
 
 
 def check(manifest: Manifest, workers: int, tau: int | None, count: int) -> None:
-    """Refuse what is no number of whole rounds: `UsageError`."""
+    """`UsageError` unless the steps are a number of whole rounds."""
     if (made := workers_of(manifest)) not in (None, workers):
         raise UsageError(
             f"--workers {workers}: the bundle is compiled for {made} workers; compile "
@@ -71,9 +71,9 @@ def check(manifest: Manifest, workers: int, tau: int | None, count: int) -> None
 
 
 class OuterLoop(Steps):
-    """As `Steps`, with the outer algorithm's step behind each `tau` steps.
+    """As `Steps`, with the outer step after each `tau` steps.
 
-    All workers weigh the same. Between rounds all hold the same parameters.
+    All workers have equal weights. Between rounds all hold the same parameters.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class OuterLoop(Steps):
         self._tau, self._count = tau, 0
 
     def start(self, seed: int, given: Arrays | None = None) -> None:
-        """First values, and zeros as the outer algorithm's state."""
+        """Set first values, and zeros as the outer algorithm's state."""
         super().start(seed, given)
         if INIT in self._own:
             for key, value in self._functions(INIT, self._values).items():
@@ -102,7 +102,7 @@ class OuterLoop(Steps):
         self._begin_round()
 
     def step(self, batch: Arrays) -> np.ndarray:
-        """One update, and the outer step where a round ends; the loss before it."""
+        """Make one update, and the outer step where a round ends; returns the loss."""
         loss = super().step(batch)
         self._count += 1
         if self._count % self._tau == 0:
@@ -110,7 +110,7 @@ class OuterLoop(Steps):
         return loss
 
     def _begin_round(self) -> None:
-        """Keep where the round begins: the steps write over it."""
+        """Copy the anchors, over which the steps write."""
         anchored = [key for key in self._values if key[0] in ("param", MODEL_STATE)]
         for key in anchored:
             value = self._copy(self._values[key], key)
@@ -126,7 +126,7 @@ class OuterLoop(Steps):
         self._begin_round()
 
     def _copy(self, value: Any, key: tuple[str, str]) -> Any:
-        """Equal in a buffer of its own."""
+        """A copy in its own buffer."""
         return self._functions.program.to_device(np.array(value), self._dtypes[key])
 
 
@@ -145,8 +145,9 @@ def joined(
 ) -> list[NDArray]:
     """The results of all workers' members as whole tensors, by key.
 
-    Of several workers the losses are [worker, step]. All hold the same parameters,
-    which is checked; of the optimizer's state, their own, it is the first worker's.
+    The losses of several workers are [worker, step]. All workers must have the same
+    parameters, which is checked; the optimizer's state, which is their own, is the
+    first worker's.
     """
     first = joined_results(mesh, specs, parts[: mesh.size])
     if workers == 1:

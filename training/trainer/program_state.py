@@ -1,7 +1,7 @@
 """The state that a program writes, and its metrics, between the calls of `@grad`.
 
-State is shared (`pcp.training.storage.state_names`): at the end of a round
-`@state_sync` makes one of all members' own.
+The state is shared (`pcp.training.storage.state_names`): at the end of a round
+`@state_sync` joins the states of all members.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ SYNC = "state_sync"
 
 
 def counted(manifest: Manifest) -> list[str]:
-    """The state that is the sum of what all members counted, by name."""
+    """The names of state that is the sum of all members' counts."""
     if SYNC not in manifest.functions:
         return []
     takes = manifest.function(SYNC).inputs
@@ -25,7 +25,7 @@ def counted(manifest: Manifest) -> list[str]:
 
 
 def of_snapshot(snapshot: Mapping[str, np.ndarray], first: Arrays) -> Arrays:
-    """The state in a snapshot; weights alone may have it among them, or the seed."""
+    """The program's state in a snapshot, among its weights, or its first values."""
     found = {}
     for key, value in first.items():
         among_weights = snapshot.get(PARAMETER + key.removeprefix(STATE), value)
@@ -36,11 +36,11 @@ def of_snapshot(snapshot: Mapping[str, np.ndarray], first: Arrays) -> Arrays:
 
 
 def summary(entries: Sequence[Mapping[str, Any]]) -> dict[str, int | float]:
-    """Each metric over some calls: the mean, of integers the sum."""
+    """Each metric over some calls: the mean, or the sum of integers."""
     found: dict[str, int | float] = {}
     for name in entries[0] if entries else ():
         values = np.array([np.asarray(entry[name]) for entry in entries])
-        with np.errstate(invalid="ignore"):  # of infinities: NaN is said
+        with np.errstate(invalid="ignore"):  # of infinities: the mean is NaN
             if values.dtype.kind in "iub":
                 found[name] = int(values.sum())
             else:
@@ -49,7 +49,7 @@ def summary(entries: Sequence[Mapping[str, Any]]) -> dict[str, int | float]:
 
 
 def taken(entries: list[dict[str, Any]]) -> str:
-    """Metrics for a reader, behind a loss; they are not kept."""
+    """Metrics as text behind a loss; clears them."""
     known = summary(entries).items()
     entries.clear()
     return "".join(f", {name} {value:.6g}" for name, value in known)

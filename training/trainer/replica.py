@@ -1,7 +1,7 @@
 """Replicas: parameters of a member's own, which differ by design.
 
-They are private state, under `replica.<name>`. A newcomer begins with the replica of
-the worker that it fetched the state from, or with the mean that a checkpoint holds.
+Replicas are private state, under `replica.<name>`. A newcomer begins with the replica
+of the worker from which it fetched the state, or with the mean in a checkpoint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from pcp.training.storage.state_names import OWN, PARAMETER, PRIVATE, REPLICA, m
 
 
 def with_replica(snapshot: Mapping[str, np.ndarray], index: int) -> Arrays:
-    """The snapshot, with the parameters that the member `index` is to begin with.
+    """The snapshot, with the first parameters of the member `index`.
 
-    Its own replica, else the snapshot's parameters, else the replica of its owner.
+    These are its own replica, else the snapshot's parameters, else its owner's replica.
     """
     start = dict(snapshot)
     shared = any(name.startswith(PARAMETER) for name in snapshot)
@@ -28,6 +28,6 @@ def with_replica(snapshot: Mapping[str, np.ndarray], index: int) -> Arrays:
 
 
 def mean_of(replicas: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
-    """The mean of members' replicas, added up in float64 in their order."""
+    """The mean of members' replicas, summed in float64 in their order."""
     names = replicas[0]
     return {name: mean([replica[name] for replica in replicas]) for name in names}

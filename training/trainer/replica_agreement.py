@@ -1,4 +1,4 @@
-"""Whether the members of a mesh still hold the same of what each step hands on."""
+"""The check that members of a mesh hold the same copies of kept tensors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ USUAL = 100
 class Agreement:
     """Compares parameters and state every so many steps; with `every` 0 never.
 
-    `whole` is the bundle's manifest, `own` this member's, `rank` its place in `mesh`.
+    `whole` is the bundle's manifest, `own` this member's, `rank` its rank in `mesh`.
     """
 
     world: Communicator
@@ -31,7 +31,7 @@ class Agreement:
     every: int
 
     def check(self, training: Steps, step: int, *, last: bool = False) -> None:
-        """Raise `StateMismatch` if it is time to look, and members differ."""
+        """Compare if it is time to; `StateMismatch` if members differ."""
         if not self.every or (step % self.every and not last):
             return
         copies = self._copies(training)
@@ -61,7 +61,7 @@ def joined_results(
 ) -> list[NDArray]:
     """The whole results, by key; `RuntimeFault` where two devices hold other bits.
 
-    A result may lie on some devices only: those that have it hold all of it.
+    Only some devices may have a result; each of those has all of it.
     """
     whole = []
     for key, spec in specs.items():
@@ -74,7 +74,7 @@ def joined_results(
 
 
 def every(asked: int | None, mesh: Mesh) -> int:
-    """Steps between comparisons: as asked for, or as is usual for the mesh."""
+    """The steps between comparisons: by the option, or by default for the mesh."""
     if asked is not None:
         return asked
     return USUAL if mesh.unlike else 0

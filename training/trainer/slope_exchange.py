@@ -1,11 +1,11 @@
-"""Inner steps that know one number of each batch: the slope along a drawn direction.
+"""Zeroth-order inner steps: of each batch only the slope along a drawn direction.
 
-    @grad on each batch        the loss and the slope, one direction for all of them
+    @grad on each batch        the loss and the slope, one direction for all batches
     @grad_sync                 all members' slopes along all their directions
     @apply
 
 A direction is drawn from the plan's seed, the number of the inner step and the
-member's rank, so it is another one on each member and in each step.
+member's rank, so it differs between members and steps.
 """
 
 import hashlib
@@ -32,25 +32,25 @@ def direction(seed: int, step: int, rank: int) -> int:
 
 
 class SlopeExchange(StepExchange):
-    """See the module."""
+    """The strategy of zeroth-order algorithms; see the module."""
 
     def __init__(self, seed: int, functions: Functions, steps: Steps) -> None:
         super().__init__(functions, steps)
         self._seed, self._rank = seed, 0
 
     def join(self, communicator: Any, state: Arrays) -> None:
-        """Exchanges go to this group from now on, under our rank in it."""
+        """Use this group for exchanges, and this member's rank in it."""
         super().join(communicator, state)
         self._rank = communicator.rank
 
     def norm_of(self, gradients: Values) -> float | None:
-        """What is made of slopes along drawn directions is no gradient."""
+        """None: slopes along drawn directions are no gradient."""
         return None
 
     def gradients(
         self, batches: Sequence[Arrays], tokens: int
     ) -> tuple[list[Any], dict[Key, Any]]:
-        """The losses, and what all members' slopes make of a gradient."""
+        """The losses, and the estimate of the gradient from all members' slopes."""
         done = int(by_port(self._kept)[_STEPS])
         number = direction(self._seed, done, self._rank)
         along = {_DIRECTION: np.array(number, np.int64)}

@@ -1,7 +1,7 @@
 """An exchange in every inner step, between @grad and @apply.
 
-Members' inner optimizers' states are alike then, so they are shared state as well. Such
-a round begins and ends with it, and is repeated from its beginning.
+The inner optimizers' states of all members are then equal, so they are shared state
+too. Such a round begins and ends with shared state, and is repeated from its beginning.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from pcp.training.trainer.functions import Functions, Key, Values, key_of
 from pcp.training.trainer.step_loop import Steps
 
 _INNER = f"{OUTER}inner."
-"""The inner optimizer's state where it is shared."""
+"""The prefix of the inner optimizer's state as shared state."""
 
 
 class StepExchange(Exchange):
@@ -25,17 +25,17 @@ class StepExchange(Exchange):
     def __init__(self, functions: Functions, steps: Steps) -> None:
         super().__init__(functions, steps)
         self._kept: Arrays = {}
-        """Outer state within a round."""
+        """The outer state within a round."""
 
     def new_state(
         self, parameters: Mapping[str, np.ndarray], inner: Mapping[str, np.ndarray]
     ) -> Arrays:
-        """The state at the beginning, the inner optimizer's among it."""
+        """The first state, with the inner optimizer's."""
         new = super().new_state(parameters, inner)
         return new | prefixed(_INNER, list(inner), map(np.array, inner.values()))
 
     def begin(self, state: Arrays, steps: int, tokens: int) -> None:
-        """A round begins with the shared state of the inner optimizer."""
+        """Begin a round with the shared state of the inner optimizer."""
         super().begin(state, steps, tokens)
         inner = {key: state[_INNER + key[1]] for key in self._steps.held("state")}
         self._steps.hold(inner)
@@ -49,13 +49,13 @@ class StepExchange(Exchange):
     ) -> tuple[list[Any], dict[Key, Any]]:
         """The losses, and the gradients of all members.
 
-        Without a batch, those of the others.
+        Without a batch, the gradients of the other members.
         """
         losses, mean = super().gradients(batches, tokens)
         return losses, self.exchanged(mean, tokens)
 
     def exchanged(self, found: Values, tokens: int) -> dict[Key, Any]:
-        """`@grad_sync` with the group, on what this member found."""
+        """`@grad_sync` with the group, on this member's gradients."""
         values = by_port(self._kept) | dict(found) | weight(tokens)
         with self.sync_wait_timer.one():
             results = self._functions("grad_sync", values)
@@ -65,10 +65,10 @@ class StepExchange(Exchange):
         return gradients
 
     def outer(self, tokens: float, communicator: Any, state: Arrays) -> Arrays:
-        """The state that the inner steps left: all there is to a round."""
+        """The new state: that of the last inner step."""
         own = super().outer(tokens, communicator, state)
         return own | self.local("state", _INNER) | self._kept
 
     def close(self) -> None:
-        """Let go of what lies on the device."""
+        """Release arrays on the device."""
         self._kept = {}

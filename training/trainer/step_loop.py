@@ -5,11 +5,10 @@
                     └──────────────── by role and name ◄─────────────────────────┘
 
 `pcp run --steps` makes them one by one; in a run with a shepherd an exchange may stand
-between `@grad` and `@apply` (`pcp.training.trainer.exchange`). Of a program that is
-spread over a mesh each member runs this on its parts: what `@apply` leaves on a member
-is what the next `@grad` takes there, so nothing but the program's own collectives
-crosses between members. Parameters and state stay on the device; gradients live from
-`@grad` to `@apply`.
+between `@grad` and `@apply` (`pcp.training.trainer.exchange`). Each member of a mesh
+runs this loop on its parts: the results of `@apply` on a member are the arguments of
+its next `@grad`, so members exchange data only by the program's own collectives.
+Parameters and state stay on the device; gradients live from `@grad` to `@apply`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,18 +21,19 @@ from pcp.layout import Layout
 from pcp.manifest import Function, Manifest, TensorSpec
 from pcp.mesh import Mesh
 from pcp.runtime.memory.dtypes import numpy_dtype
+from pcp.training.storage.derived_values import derived
 from pcp.training.trainer import draw_key
 from pcp.training.trainer.functions import Functions, Key, Values, key_of
 
-#: The roles of what `@apply` keeps for the next step, and of what `@grad` does.
+#: The roles of results of `@apply`, and of `@grad`, that the next step takes.
 KEPT, MODEL_STATE = ("param", "state"), "model_state"
 _BESIDES = ("loss", "metric", MODEL_STATE)
-"""The roles of what `@grad` gives besides gradients, or slopes."""
-_BROUGHT = (MODEL_STATE, "frozen")
-"""The roles of what a model may bring values for that no seed makes."""
+"""The roles of results of `@grad` that are no gradients or slopes."""
+_BROUGHT = (MODEL_STATE, "frozen", "param")
+"""The roles of arguments whose values may come with a model."""
 _FUNCTIONS = ("init", "grad", "apply")
 _INNER_INIT = "inner_init"
-"""The optimizer's first state for parameters, where it follows from them."""
+"""The function of the optimizer's first state from the parameters."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -50,21 +50,21 @@ def check(manifest: Manifest) -> None:
 
 
 def kept(manifest: Manifest) -> list[TensorSpec]:
-    """The parameters and the optimizer's state, and that of the program."""
+    """The parameters, the optimizer's state, and the program's state."""
     results = (manifest.function(name).results for name in ("apply", "grad"))
     found = {key_of(t): t for side in results for t in side}
     return [t for (role, _), t in found.items() if role in (*KEPT, MODEL_STATE)]
 
 
 def brought(signatures: Mapping[str, Function]) -> list[TensorSpec]:
-    """What the model brings values for: `@init` does not make it."""
+    """The arguments whose values come with the model, not from `@init`."""
     made = {key_of(t) for t in signatures["init"].results}
     takes = signatures["grad"].inputs
     return [t for t in takes if t.role in _BROUGHT and key_of(t) not in made]
 
 
 def key_of_program(manifest: Manifest) -> TensorSpec | None:
-    """What `@grad` draws random numbers from; None where it draws none."""
+    """The draw key of `@grad`; None where it draws no random numbers."""
     keys = [t for t in manifest.function("grad").inputs if t.role == "key"]
     return keys[0] if keys else None
 
@@ -72,14 +72,15 @@ def key_of_program(manifest: Manifest) -> TensorSpec | None:
 def batch_of(
     manifest: Manifest, given: Arrays, step: int, seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """The data of one step, whole: each tensor as it is, or batch `step` of several.
+    """The whole data of one step: each given tensor, or batch `step` of several.
 
-    A program that draws random numbers has a key among them, drawn from the seed and
-    the step.
+    For a program that draws random numbers they have a draw key, from the seed and the
+    step.
 
     A tensor with one dimension more than the program's holds batches, which are taken
-    in turn. `UsageError` for a tensor that is missing, has another shape, holds another
-    number of batches than the others, or what the program's type cannot hold.
+    in turn. `UsageError` for a tensor that is missing, has another shape or another
+    number of batches than the others, or has values that the program's type cannot
+    hold.
     """
     specs = [t for t in manifest.function("grad").inputs if t.role == "data"]
     batch = {}
@@ -105,7 +106,7 @@ def batch_of(
 
 
 def _check_counts(specs: Sequence[TensorSpec], given: Arrays) -> None:
-    """`UsageError` where tensors do not hold equally many batches."""
+    """`UsageError` where tensors hold unequal numbers of batches."""
     counts = {
         t.name: len(given[t.name])
         for t in specs
@@ -119,8 +120,8 @@ def _check_counts(specs: Sequence[TensorSpec], given: Arrays) -> None:
 def cast(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     """The array in the program's type; `UsageError` where a value would be lost.
 
-    Floats may be rounded. An integer or a truth value stays what it is, what is finite
-    stays finite. Types that numpy's files do not name, as bf16, come as their bits.
+    Floats may be rounded. Integers and booleans must be exact, and finite values stay
+    finite. Types that numpy's files do not name, as bf16, are given as their bits.
     """
     wanted, held = numpy_dtype(spec.dtype), array.dtype
     if held == wanted:
@@ -133,7 +134,7 @@ def cast(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
         raise UsageError(
             f"{spec.name} holds {held}, and the program takes {spec.dtype}"
         )
-    with np.errstate(all="ignore"):  # what is lost is found below
+    with np.errstate(all="ignore"):  # lost values are found below
         made = array.astype(wanted)
         exact = wanted.kind in "biu"
         kept = made == array if exact else np.isfinite(made) | ~np.isfinite(array)
@@ -148,7 +149,7 @@ def cast(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 def loss_value(losses: Sequence[Any]) -> float:
     """The mean of losses that may still be on the device."""
-    with np.errstate(invalid="ignore"):  # of infinities: NaN is said, not warned of
+    with np.errstate(invalid="ignore"):  # of infinities: NaN, without a warning
         return float(np.mean([np.asarray(x).astype(np.float64) for x in losses]))
 
 
@@ -179,21 +180,26 @@ class Steps:
             for name in ("grad", "apply")
             for t in whole.function(name).inputs
         }
-        sides = (*self._own["init"].results, *self._own["grad"].inputs)
-        self._dtypes = {key_of(t): t.dtype for t in sides}
+        takes = (self._own[name].inputs for name in ("grad", "apply"))
+        sides = (self._own["init"].results, *takes)
+        self._dtypes = {key_of(t): t.dtype for side in sides for t in side}
+        self._parameters = whole.parameters
         self._mesh, self._place = mesh, place or {}
         self._values: dict[Key, Any] = {}
         self.metrics: list[dict[str, Any]] = []
-        """What the program gave beside each loss, by name, if it gives any."""
+        """The metrics of the program beside each loss, by name, if it has any."""
 
     def start(self, seed: int, given: Arrays | None = None) -> None:
-        """First values from `@init`; whole tensors in `given` take their place.
+        """Set first values: whole tensors in `given`, else results of `@init`.
 
-        Where all of them are given, `@init` does not run. `UsageError` where one is
-        not that the model brings.
+        `@init` does not run if all are given. `UsageError` if one that comes with the
+        model is not given, and does not follow from those that are.
         """
-        given, specs = given or {}, [*self._own["init"].results, *brought(self._own)]
-        for spec in brought(self._own):
+        given, lacking = dict(given or {}), brought(self._own)
+        specs = [*self._own["init"].results, *lacking]
+        named = {t.name: cast(given[t.name], t) for t in lacking if t.name in given}
+        given |= derived(self._parameters, named)
+        for spec in lacking:
             if spec.name not in given:
                 raise UsageError(
                     f"no {spec.role.replace('_', ' ')} {spec.name!r} is given, which "
@@ -204,11 +210,11 @@ class Steps:
         self.hold(self.initial(seed, parts if given else None))
 
     def initial(self, seed: int, given: Values | None = None) -> dict[Key, np.ndarray]:
-        """First values, on the host: those given, and what `@init` draws beside them.
+        """First values on the host: those given, and the other results of `@init`.
 
-        The optimizer's state that is not given is that of these parameters, by
-        `@inner_init` where it follows from them. `@init` runs where it is needed.
-        BundleError for an older bundle, which lacks an `@inner_init` that it needs.
+        Optimizer state that is not given is that of these parameters, by `@inner_init`
+        where it follows from them. `@init` runs where it is needed. BundleError for an
+        older bundle, which lacks an `@inner_init` that it needs.
         """
         hosts, signature = dict(given or {}), self._own["init"]
         follows = given is not None and _INNER_INIT in self._own
@@ -231,13 +237,13 @@ class Steps:
         return hosts
 
     def hold(self, hosts: dict[Key, np.ndarray]) -> None:
-        """Put tensors on the device, in place of what is there; empties `hosts`."""
+        """Put tensors on the device, in place of the present ones; empties `hosts`."""
         to_device = self._functions.program.to_device
         for key in list(hosts):
             self._values[key] = to_device(hosts.pop(key), self._dtypes[key])
 
     def step(self, batch: Arrays) -> np.ndarray:
-        """One update on a batch of whole tensors; the loss before it, a scalar."""
+        """Make one update on a batch of whole tensors; the loss before it, a scalar."""
         loss, gradients = self.gradients(batch)
         self.apply(gradients)
         return np.asarray(loss)
@@ -247,8 +253,8 @@ class Steps:
     ) -> tuple[Any, dict[Key, Any]]:
         """`@grad` on a batch of whole tensors: the loss, and the gradients.
 
-        `besides` are arguments that are neither kept nor data. The program's state is
-        what this made of it from here on, and `metrics` has one more entry.
+        `besides` are arguments that are neither kept nor data. The call updates the
+        program's state, and adds an entry to `metrics`.
         """
         given = self.data(batch) | dict(besides or {})
         found = self._functions("grad", self._values | given)
@@ -260,7 +266,7 @@ class Steps:
         return value, {k: v for k, v in found.items() if k[0] not in _BESIDES}
 
     def data(self, batch: Arrays) -> dict[Key, np.ndarray]:
-        """This member's parts of a batch of whole tensors, the key among them."""
+        """This member's parts of a batch of whole tensors, with the draw key."""
         specs = [t for t in self._own["grad"].inputs if t.role in ("data", "key")]
         return {key_of(t): self._part(batch[t.name], t) for t in specs}
 
@@ -269,30 +275,31 @@ class Steps:
         self.take(self._functions("apply", self._values | dict(gradients)))
 
     def take(self, values: Values) -> None:
-        """Go on with these, which are on the device, in place of what is held."""
+        """Use these tensors, which are on the device, in place of the present ones."""
         self._values |= values
 
     @property
     def trained(self) -> list[Key]:
-        """The parameters, in the order of `@init`."""
-        return [key_of(t) for t in self._own["init"].results if t.role == "param"]
+        """The parameters: results of `@init`, then those that come with the model."""
+        specs = [*self._own["init"].results, *brought(self._own)]
+        return [key_of(t) for t in specs if t.role == "param"]
 
     def held(self, role: str) -> dict[Key, Any]:
         """The tensors of a role, on the device."""
         return _of_role(role, self._values)
 
     def values(self) -> list[np.ndarray]:
-        """Copies of this member's parts of what is kept, in the order of `kept`."""
+        """Copies of this member's parts of kept tensors, in the order of `kept`."""
         specs = kept(self._functions.program.manifest)
         return [np.asarray(self._values[key_of(t)]) for t in specs]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of parameters and state that this member holds."""
+        """The bytes of this member's parameters and state."""
         return sum(value.nbytes for value in self._values.values())
 
     def close(self) -> None:
-        """Let go of the arrays; the program stays open."""
+        """Release the arrays; the program stays open."""
         self._values.clear()
 
     def _part(self, array: np.ndarray, spec: TensorSpec) -> np.ndarray:
@@ -313,16 +320,16 @@ class Steps:
 
 
 def _check_drawn_state(drawn: Values, asked: Sequence[Key]) -> None:
-    """Refuse state that `@init` begins as a parameter, beside other parameters.
+    """Refuse state that `@init` sets to a parameter, if other parameters are given.
 
-    Bundles were made without `@inner_init`: their averages and anchors would be those
-    of the parameters that the seed draws, not of the given ones.
+    Older bundles have no `@inner_init`: averages and anchors would be those of the
+    parameters from the seed, not of the given ones.
     """
     parameters = [np.asarray(a) for (role, _), a in drawn.items() if role == "param"]
     for key in asked:
         state = np.asarray(drawn[key])
         if key[0] == "param" or state.size < 2 or (state == state.flat[0]).all():
-            continue  # of one number everywhere: that follows from no draw
+            continue  # one number everywhere: not drawn
         if any(np.array_equal(state, one) for one in parameters):
             raise BundleError(
                 f"the state {key[1]!r} begins as a parameter, and this bundle knows it "

@@ -1,6 +1,6 @@
-"""How long a member waits for the others in exchanges between its inner steps.
+"""The time for which a member waits for others in inner exchanges.
 
-The worker's thread enters and leaves; the thread that sends heartbeats looks on.
+The worker's thread enters and leaves an exchange; the thread of heartbeats reads.
 """
 
 import time
@@ -9,29 +9,29 @@ from contextlib import contextmanager
 
 
 class SyncWaitTimer:
-    """The exchanges of one round that take place between inner steps."""
+    """The inner exchanges of one round."""
 
     def __init__(self) -> None:
         self.waited = 0.0
-        """Seconds spent in those that ended."""
+        """Seconds spent in exchanges that have ended."""
         self._now: tuple[int, float | None] = (0, None)
-        """How many were entered, and since when the last one goes on."""
+        """How many exchanges were entered, and when the running one began."""
 
     @property
     def now(self) -> tuple[int, float | None]:
-        """How many were entered; seconds waited in the last, None if it is over."""
+        """How many exchanges were entered; seconds in the last, None if it is over."""
         entered, since = self._now
         return entered, None if since is None else time.monotonic() - since
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Waits in here are for the others."""
+        """A context of one exchange, whose time is waiting for others."""
         began, entered = time.monotonic(), self._now[0] + 1
         self._now = (entered, began)
         try:
             yield
         except BaseException:
-            entered -= 1  # it will be entered again
+            entered -= 1  # the exchange will be entered again
             raise
         finally:
             self._now = (entered, None)

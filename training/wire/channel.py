@@ -1,11 +1,11 @@
 """A control connection: messages, and the bytes of a bundle, in checked frames.
 
 The frames are those of `pcp.runtime.transport.frame`. The control protocol uses `DATA`
-frames only: tag 1 carries a message, tag 2 a part of a blob at its offset.
-Lengths are bounded by the framing before anything is allocated. A timeout
-between two frames is a `Timeout`; inside one, or bytes that do not belong here,
-end the connection. Where a run has a key, the proofs of it come first; a peer
-that is not let in is told why in a `REFUSE` frame.
+frames only: tag 1 carries a message, tag 2 a part of a blob at its offset. Lengths are
+bounded by the framing before anything is allocated. A timeout between two frames is a
+`Timeout`; inside one, or bytes that do not belong here, end the connection. Where a run
+has a key, both ends prove it first; a `REFUSE` frame tells a peer why it is not
+admitted.
 """
 
 import socket
@@ -15,7 +15,11 @@ from collections.abc import Callable
 from pcp.errors import PeerLost, ProtocolError, Timeout
 from pcp.runtime.transport.address import format_address
 from pcp.runtime.transport.authentication import Gate
-from pcp.runtime.transport.blocking_io import SEND_SECONDS, BlockingConnection, Patience
+from pcp.runtime.transport.blocking_io import (
+    SEND_SECONDS,
+    BlockingConnection,
+    ReadLimits,
+)
 from pcp.runtime.transport.credentials import Protection
 from pcp.runtime.transport.frame import MAX_TEXT, Frame, Header, Kind, text
 from pcp.runtime.transport.link import NotAdmitted, Wire
@@ -29,23 +33,23 @@ from pcp.training.wire.messages import (
 )
 
 SHEPHERD = "shepherd"
-"""The role of whom a worker obeys."""
+"""The role that certificates of shepherds have."""
 MESSAGE = 1
 BLOB = 2
 _PART = 1 << 20
 MAX_BLOB = 8 << 30
 
 OPEN = Protection()
-"""No key and no certificates: every peer that reaches it may talk to it."""
+"""No key and no certificates: every peer that can connect is admitted."""
 
 FRAME_SECONDS = SEND_SECONDS
-"""A peer that takes longer for the rest of a frame is as good as gone."""
+"""A peer that takes longer for the rest of a frame counts as lost."""
 
 
 class Channel:
     """One end of a control connection. Sending is safe from any thread.
 
-    With a `gate`, the dialler must pass it before its messages are read.
+    With a `gate`, messages are read after the dialler has passed it.
     """
 
     def __init__(
@@ -54,16 +58,16 @@ class Channel:
         gate: Gate | None = None,
         decode: Callable[[bytes], Message] = decode,
     ) -> None:
-        """`decode` makes messages of what comes, or raises `ProtocolError`."""
+        """`decode` makes a message of a payload, or raises `ProtocolError`."""
         self._decode = decode
         self.peer, self._wire = _name(sock), sock
         self._connection = BlockingConnection(sock, self.peer, gate)
         self.here: str = sock.getsockname()[0]
-        """Our own address, as the peer reaches it."""
+        """The address of this end, as the peer reaches it."""
 
     @property
     def identity(self) -> PeerIdentity | None:
-        """Of the other end, where it has one and was heard."""
+        """The identity of the other end; None before its handshake, or without one."""
         return getattr(self._wire, "identity", None)
 
     def send(self, message: Message, timeout: float = FRAME_SECONDS) -> None:
@@ -78,7 +82,7 @@ class Channel:
     def receive(self, timeout: float) -> Message:
         """The next message.
 
-        `Timeout` when none begins in time, `PeerLost` when the peer is gone,
+        `Timeout` when no message begins in time, `PeerLost` when the peer is gone,
         `ProtocolError` for anything that is no message.
         """
         tag, _, payload = self._receive(timeout)
@@ -103,12 +107,12 @@ class Channel:
     def admit(self, timeout: float) -> None:
         """Wait until the dialler has passed the gate, if there is one.
 
-        `NotAdmitted` when it does not; it was told why.
+        `NotAdmitted` when it does not; a `REFUSE` frame has told the peer why.
         """
         self._connection.admit(_within(timeout))
 
     def finish(self) -> None:
-        """Say that nothing more is sent; what the peer sends may still be read."""
+        """Shut the sending half down; what the peer sends may still be read."""
         try:
             self._connection.shutdown(socket.SHUT_WR)
         except OSError:
@@ -126,7 +130,7 @@ class Channel:
         frame = Frame(Kind.DATA, tag=tag, offset=offset, payload=payload)
         try:
             self._connection.send(frame, timeout)
-        except NotAdmitted as error:  # the reader hears of that
+        except NotAdmitted as error:  # the reading thread handles it
             raise PeerLost(str(error)) from error
 
     def _receive(self, timeout: float) -> tuple[int, int, bytes]:
@@ -139,15 +143,15 @@ class Channel:
             raise ProtocolError(f"{self.peer}: a {header.kind.name} frame here")
         return header.tag, header.offset, bytes(self._payload(header, patience))
 
-    def _payload(self, header: Header, patience: Patience) -> memoryview:
+    def _payload(self, header: Header, patience: ReadLimits) -> memoryview:
         room = memoryview(bytearray(header.length))
         self._connection.payload(patience, header, room)
         return room
 
 
-def _within(timeout: float) -> Patience:
+def _within(timeout: float) -> ReadLimits:
     """A frame begins within so many seconds, and is whole soon after it began."""
-    return Patience(time.monotonic() + timeout, frame=FRAME_SECONDS)
+    return ReadLimits(time.monotonic() + timeout, frame=FRAME_SECONDS)
 
 
 def connect(
@@ -155,8 +159,8 @@ def connect(
 ) -> Channel:
     """Dial a shepherd.
 
-    `PeerLost` if no process answers there, `NotAdmitted` if it asks for a key or a
-    certificate that is not ours, or we for one that it has not.
+    `PeerLost` if no process answers there, `NotAdmitted` if one end lacks the key or
+    the certificate that the other end asks for.
     """
     address = format_address(host, port)
     try:

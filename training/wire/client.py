@@ -1,9 +1,9 @@
-"""A worker's line to its shepherd: connects, reconnects, beats, hands over messages.
+"""A worker's connection to its shepherd: dials, dials again, sends heartbeats.
 
-One thread reads, one sends heartbeats. When the shepherd goes away, the thread
-dials again with growing pauses and introduces the worker anew, while the
-worker's own thread keeps on computing. Messages of the worker are lost
-meanwhile on purpose: the next `Hello` carries everything that matters.
+One thread reads, one sends heartbeats. When the connection is lost, the reading thread
+dials again with growing pauses and sends a new `Hello`, while the worker's own thread
+keeps on computing. Messages of the worker are dropped meanwhile: the next `Hello`
+carries all that the shepherd needs.
 """
 
 import random
@@ -39,19 +39,19 @@ FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
 DIAL_SECONDS = 5.0
 STANDBY_SECONDS = 1.5
-"""To dial one of several shepherds: another may lead by now."""
+"""The limit of a dial among several shepherds: another one may lead by now."""
 LAST_WORDS_SECONDS = 2.0
-"""What a shepherd said before its line broke is here after so long."""
+"""Messages that a shepherd sent before its connection broke arrive within so long."""
 WELCOME_SECONDS = 600.0  # the shepherd may have to compile for our target first
 
 
 class RefusedByShepherd(ProtocolError):
-    """The shepherd said no; asking again would not help."""
+    """The shepherd refused this worker; dialling again would not help."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How often to beat until a shepherd says it, how long to be patient; seconds."""
+    """Seconds between heartbeats before the first `Welcome`, and limits of waits."""
 
     heartbeat: float = 0.5
     silence: float = 10.0
@@ -59,14 +59,15 @@ class Timing:
 
 
 class ShepherdLink:
-    """Keeps a worker connected.
+    """The connection of a worker to the shepherd that leads.
 
     One of the `shepherds`, hosts and ports, leads: they are dialled in turn.
-    `introduce()` makes a `Hello`; `expected(expects)` raises if this machine's data are
-    not those, and may take as long as it reads them; `welcomed(welcome, bundle)` and
-    `received(message)` are called in the reading thread and must not block
-    for long. `beat()` makes a heartbeat. `failed(error)` is called once, when there
-    is no shepherd to talk to within the patience, or it refused.
+    `introduce()` makes a `Hello`. `expected(expects)` raises if this machine's data are
+    not the expected ones, and may take as long as reading them takes.
+    `welcomed(welcome, bundle)` and `received(message)` are called in the reading thread
+    and must not block for long. `beat()` makes a heartbeat. `failed(error)` is called
+    once: when no shepherd has answered for `Timing.patience`, or when the shepherd
+    refused the worker.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class ShepherdLink:
         self._make_beat = beat
         self._channel: Channel | None = None
         self._broken_at: float | None = None
-        """Since when the shepherd takes nothing over this channel."""
+        """When a message could not be sent over this channel; None: all were."""
         self._closing = threading.Event()
         self._renewed = threading.Event()
         self._threads = [
@@ -106,18 +107,18 @@ class ShepherdLink:
             thread.start()
 
     def send(self, message: Message) -> None:
-        """Send if connected; if not, the next introduction makes up for it."""
+        """Send if connected; if not, the next `Hello` makes up for the message."""
         channel = self._channel
         if channel is None or self._broken_at is not None:
             return
         try:
             channel.send(message)
         except PeerLost:
-            # Not closed: its last words, as that the run is over, may lie here unread.
+            # Not closed: the shepherd's last messages, as a Shutdown, may be unread.
             self._broken_at = time.monotonic()
 
     def again(self) -> None:
-        """Connect anew, and say what is held by now."""
+        """Connect anew, with a new `Hello`."""
         self._renewed.set()
         if (channel := self._channel) is not None:
             channel.close()
@@ -143,7 +144,7 @@ class ShepherdLink:
             except RuntimeFault as error:
                 if self._closing.is_set():
                     return
-                if self._channel is not None:  # it was up: count from now
+                if self._channel is not None:  # was connected: count from now
                     self._log(f"lost the shepherd: {error}; dialling again")
                     pause, since, told = FIRST_PAUSE, time.monotonic(), True
                     self._channel = None
@@ -153,16 +154,16 @@ class ShepherdLink:
                 if not told:
                     told, patience = True, self._timing.patience
                     self._log(f"{error}; trying again, for {patience:g} s")
-            except PcpError as error:  # its data cannot be read
+            except PcpError as error:  # the worker's data cannot be read
                 self._failed(error)
                 return
-            except Exception as error:  # of this machine: no more files, memory
+            except Exception as error:  # of this machine: no files, no memory
                 kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
                 what = f"{kind}{error}"
-                self._failed(RuntimeFault(f"the line to the shepherd: {what}"))
+                self._failed(RuntimeFault(f"the connection to the shepherd: {what}"))
                 return
             self._at = (self._at + 1) % len(self._shepherds)
-            # A little randomness, so that workers do not dial all at once.
+            # Random pauses, so that workers do not all dial at once.
             self._closing.wait(pause * draw.uniform(0.7, 1.0))
             if not self._at:
                 longest = LONGEST_PAUSE / len(self._shepherds)
@@ -195,7 +196,7 @@ class ShepherdLink:
             return self._timing.silence
         left = self._broken_at + LAST_WORDS_SECONDS - time.monotonic()
         if left <= 0:
-            raise PeerLost(f"{channel.peer} takes nothing any more")
+            raise PeerLost(f"{channel.peer} no longer reads messages")
         return left
 
     def _connect(self) -> Channel:
@@ -207,7 +208,7 @@ class ShepherdLink:
             raise RefusedByShepherd(str(error)) from error
 
     def _answer(self, channel: Channel) -> Welcome:
-        """The welcome; heartbeats show meanwhile that the shepherd compiles."""
+        """The `Welcome`; until it comes, heartbeats show that the shepherd lives."""
         deadline = time.monotonic() + WELCOME_SECONDS
         while time.monotonic() < deadline:
             channel.send(Heartbeat())
@@ -238,7 +239,7 @@ class ShepherdLink:
         raise PeerLost(f"{channel.peer} gave no welcome in {WELCOME_SECONDS:g} s")
 
     def _agree(self, channel: Channel, expects: Expects) -> None:
-        """Say that the data are the run's, or why there is no work with them."""
+        """Check the worker's data against the run's; answer `Hello` or `Failed`."""
         try:
             self._expected(expects)
         except PcpError as error:

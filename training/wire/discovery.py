@@ -1,13 +1,13 @@
-"""How processes of a run find each other on one network, with no address given: mDNS.
+"""Discovery by mDNS: processes of a run find each other on one network by a tag.
 
     with announced("10.0.0.1", 8080, tag):             # a shepherd
     found(tag, 10.0)                                   # [("10.0.0.1", 8080)]
 
-A shepherd announces a service `_pcp._tcp.local.` under a name that says nothing, with
-the tag of its run's namespace. A process that has the same key, or trusts
-the same issuer, knows the tag; others see that a namespace is announced, and not whose.
-Discovery finds addresses alone: a connection decides, as ever, whether its peer belongs
-to the namespace.
+A shepherd announces a service `_pcp._tcp.local.` under a random name, with the tag of
+its run's namespace. A process that has the same key, or trusts the same issuer, knows
+the tag; other processes see that a namespace is announced, and not which. Discovery
+finds addresses alone: the proofs at the beginning of a connection decide whether the
+peer belongs to the namespace.
 """
 
 import hashlib
@@ -31,10 +31,10 @@ _BYTES = 8
 
 
 def tag_of(protection: Protection) -> str:
-    """The tag of the namespace that a key, or an issuer, stands for.
+    """The tag of the namespace of a key, or of an issuer.
 
-    Of a key it is made slowly (scrypt): whoever hears it learns no faster whether a
-    guess is right than a tenth of a second each. UsageError without protection.
+    The tag of a key is made slowly (scrypt): an attacker that has received the tag
+    needs a tenth of a second for each guess at the key. UsageError without protection.
     """
     tls, key = protection.tls, protection.key
     if tls is not None and tls.namespace is not None:
@@ -45,7 +45,7 @@ def tag_of(protection: Protection) -> str:
         return hashlib.sha256(_SALT + issuer).digest()[:_BYTES].hex()
     if key is None:
         raise UsageError(
-            "whoever is on this network would be found: a namespace takes --key-file "
+            "any process could announce itself: a namespace takes --key-file "
             "(`openssl rand -hex 32 > run.key; chmod 600 run.key`), or certificates "
             "(`pcp keys`)"
         )
@@ -58,9 +58,10 @@ def tag_of(protection: Protection) -> str:
 
 @contextmanager
 def announced(host: str, port: int, tag: str) -> Iterator[None]:
-    """Let those of the namespace know that a shepherd is here, while the block lasts.
+    """Announce the address of a shepherd while the block lasts.
 
-    `host` is its listener's; where that is every address of this machine, all are said.
+    `host` is its listener's; for a wildcard, all addresses of this machine are
+    announced.
     """
     zeroconf = _library()
     name = secrets.token_hex(8)
@@ -84,8 +85,8 @@ def announced(host: str, port: int, tag: str) -> Iterator[None]:
 def found(tag: str, seconds: float, least: int = 1) -> list[tuple[str, int]]:
     """The shepherds of a namespace: hosts and ports, within so many seconds.
 
-    Waits until there are `least`, and a moment more for others; fewer where no more
-    come in time.
+    Waits until `least` are found, and a moment more for others; returns fewer where no
+    more come in time.
     """
     zeroconf = _library()
     listener = _Found(tag)
@@ -105,7 +106,7 @@ _MORE_SECONDS = 0.3
 
 
 class _Found:
-    """Notes the addresses of a namespace's services, as they come and go."""
+    """The addresses of a namespace's services that are announced now."""
 
     def __init__(self, tag: str) -> None:
         self._tag = tag.encode()
@@ -114,7 +115,7 @@ class _Found:
 
     @property
     def there(self) -> set[tuple[str, int]]:
-        """One address of each that is there."""
+        """One address of each service."""
         return {places[0] for places in self._by_name.values()}
 
     def add_service(self, speaker: Any, kind: str, name: str) -> None:
@@ -159,7 +160,7 @@ def _own_addresses(host: str) -> list[str]:
 
 
 def _speaker(zeroconf: Any) -> Any:
-    """On all interfaces of this machine, its own included."""
+    """An mDNS responder on all interfaces of this machine, loopback too."""
     try:
         return zeroconf.Zeroconf(
             interfaces=zeroconf.InterfaceChoice.All,

@@ -1,4 +1,4 @@
-"""What all messages are: JSON objects, each in one frame, with checked values.
+"""The base of all messages: JSON objects, each in one frame, with checked values.
 
 `kind` names a message; an unknown kind, key or a value out of bounds is a
 `ProtocolError`. A loss may be NaN or infinite, and travels as `pcp.strict_json` spells
@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pcp import strict_json
 from pcp.errors import ProtocolError
 
-VERSION = 10
-"""Of this protocol; a `Hello` with another one is refused."""
+VERSION = 11
+"""The version of this protocol; a `Hello` with another version is refused."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Text = Annotated[str, Field(max_length=4000)]
@@ -25,7 +25,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Message(BaseModel, frozen=True):
-    """Base of all messages; what checks one is made when it first comes."""
+    """Base of all messages; a kind's validator is built when the first one comes."""
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
@@ -45,7 +45,7 @@ def parsed(
 ) -> M:
     """The message in `raw`, or `ProtocolError` saying what is wrong with it.
 
-    `whose` is who speaks such messages.
+    `whose` names the protocol in the error.
     """
     try:
         return adapter.validate_json(bytes(raw))

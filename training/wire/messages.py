@@ -32,8 +32,8 @@ Where learners have clocks of their own, a lease comes before the round:
                        ◄──────────────────────  RoundStart(round, source, ...)
       (the newest state from its source, the outer step; Prepared, Commit)
 
-Rounds and epochs only grow, so a late message is known by its number and ignored. What
-operators say is in `operator_messages`.
+Rounds and epochs only grow, so a late message is recognised by its number and ignored.
+Messages of operators are in `operator_messages`.
 """
 
 from typing import Annotated, Any, Literal
@@ -60,13 +60,15 @@ from pcp.training.wire.message import (
 )
 from pcp.training.wire.operator_messages import Order, Status, StatusQuery, Taken
 
+Ranks = Annotated[list[Count], Field(max_length=10_000)]
+
 
 class Prepared(Message, frozen=True):
     """A member's round is computed; it waits for the commit.
 
     Losses may be NaN or infinite; then `nonfinite_step`, from 1, is the first inner
-    step with such a loss, and `nonfinite_loss` that loss. `metrics` are those of a
-    program that gives any, over its inner steps: means, and sums of integers.
+    step with such a loss, and `nonfinite_loss` that loss. `metrics` are the program's,
+    over its inner steps: means, and sums of integers.
     """
 
     kind: Literal["prepared"] = "prepared"
@@ -88,17 +90,17 @@ class Prepared(Message, frozen=True):
     nonfinite_loss: float | None = None
     metrics: Annotated[dict[Name, int | float], Field(max_length=1000)] | None = None
     moved: float | None = None
-    """How far the round moves the shared state: the L2 norm of the change."""
+    """The L2 norm of the round's change of the shared state."""
     gradient_norm: float | None = None
-    """L2, of the last inner step's gradient before clipping; None: not known."""
+    """The L2 norm of the last inner step's gradient, unclipped; None: not known."""
     spoiled: list[Name] = Field(default_factory=list, max_length=3)
-    """Tensors of the result in which a number ceases to be finite, the first three."""
+    """The first three tensors of the result that have a number that is not finite."""
     disputes: bool = False
-    """Rank 0 has another result than this member's, by more than rounding."""
+    """The result of rank 0 differs from this member's by more than rounding."""
 
     @model_serializer(mode="wrap")
     def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Programs without metrics are spoken of as before there were any."""
+        """A message of a program without metrics is as in older versions."""
         values = dump(self)
         if values.get("metrics") is None:
             values.pop("metrics", None)
@@ -108,9 +110,10 @@ class Prepared(Message, frozen=True):
 class Hello(Message, frozen=True):
     """A worker introduces itself, for the first time or again.
 
-    `committed` is the round of the state it holds of `run` (None: it holds none).
-    `island` and `coordinate` are where it was a rank; None: it was none yet. `data` is
-    the digest of the data that it found to be those of an `Expects`.
+    `committed` is the round of the state of `run` that the worker holds; None: it holds
+    none. `island` and `coordinate` are of the island in which the worker was a rank;
+    None: it has been in none. `data` is the digest of its data, checked against an
+    `Expects`.
     """
 
     kind: Literal["hello"] = "hello"
@@ -142,10 +145,11 @@ class DataInput(BaseModel, frozen=True):
 
 
 class Expects(Message, frozen=True):
-    """What a worker's data must be; it says `Hello` again where they are.
+    """What a worker's data must be; a worker that has them sends its `Hello` again.
 
-    `data_parts` are as in a `Welcome`. Of a run whose data are known before a program
-    is: so a worker with other data is told before one is compiled for it.
+    `data_parts` are as in a `Welcome`. The message is sent where the data are known
+    before a program is: a worker with other data is then refused before a program is
+    compiled for it.
     """
 
     kind: Literal["expects"] = "expects"
@@ -163,13 +167,13 @@ class Refused(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The shepherd takes the worker; the bundle's bytes follow unless it has them.
+    """The shepherd admits a worker; the bundle follows, unless the worker has it.
 
-    A worker that holds the state of `committed`, or has prepared it with this
-    digest, takes part in the next round; another one waits for a `Restore`.
-    `data_parts` are digests of parts of the data, by which one can say where its own
-    differ. It is the rank `coordinate` of `island`, or all of it, and `digest` is of
-    what it holds there.
+    A worker that holds the state of `committed`, or has prepared it with this digest,
+    takes part in the next round; another worker waits for a `Restore`. `data_parts` are
+    digests of parts of the data, by which the worker finds where its own data differ.
+    The worker is the rank `coordinate` of `island`, or all of the island, and `digest`
+    is of its part of the state.
     """
 
     kind: Literal["welcome"] = "welcome"
@@ -187,14 +191,14 @@ class Welcome(Message, frozen=True):
     island: Name | None = None
     coordinate: Count = 0
     term: Count = 0
-    """Of the shepherd that leads, where others stand by; workers obey no older one."""
+    """The term of the shepherd among voters; workers ignore messages of older terms."""
 
 
 class Restore(Message, frozen=True):
     """Take the state of `round` from `source`, then say `Ready`.
 
-    Without a source the state is made from the seed. A worker that comes back may
-    `keep` its inner optimizer's state, and what it has not sent yet.
+    Without a source the state is made from the seed. With `keep`, a worker that comes
+    back keeps its inner optimizer's state, and its part that has not been sent yet.
     """
 
     kind: Literal["restore"] = "restore"
@@ -206,8 +210,8 @@ class Restore(Message, frozen=True):
 class Ready(Message, frozen=True):
     """The worker holds the state of `round`, and can take part in the next one.
 
-    Said after a `Restore`, after it caught up with its group, which a shepherd does
-    not see, and in answer to the order of a round that it has already.
+    Sent after a `Restore`, after the worker caught up with its group (a shepherd does
+    not see that), and in answer to the start of a round that the worker has already.
     """
 
     kind: Literal["ready"] = "ready"
@@ -225,10 +229,10 @@ class Lacking(Message, frozen=True):
 class RoundStart(Message, frozen=True):
     """Work on `round` in the group of `epoch`; `members` are in rank order.
 
-    The same round and lease in a later epoch means: the group changed, keep
-    the inner steps and redo the exchange. Of a rank of an island `members` are those at
-    its coordinate of all islands, and `island` is its own, by coordinate; steps that
-    were made in one `inner_epoch` of it do not go on in another.
+    The same round and lease in a later epoch means: the group changed, keep the inner
+    steps and redo the exchange. For a rank of an island, `members` are the ranks at its
+    coordinate of all islands, and `island` are the ranks of its own island by
+    coordinate; inner steps that began in one `inner_epoch` do not go on in another.
     """
 
     kind: Literal["round_start"] = "round_start"
@@ -239,15 +243,15 @@ class RoundStart(Message, frozen=True):
     lease: Lease
     steps: Count
     longest: Count
-    """Most steps of a member: where all meet in each, those with fewer wait on."""
+    """The most steps of a member; where each step has an exchange, all wait for it."""
     carried: bool = False
-    """The steps on the lease were made from an older state: they are kept."""
+    """The steps on the lease were made from an older state, and count."""
     weight: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The weight of each of their tokens."""
+    """The weight of each token of those steps."""
     source: Name | None = None
-    """Address of the state of the round before, if rank 0 may lack it."""
+    """The address of the state of the round before, where rank 0 may lack it."""
     digest: Digest | None = None
-    """Of that state."""
+    """The digest of that state."""
     island: list[Name] = Field(default_factory=list, max_length=10_000)
     """The addresses of the ranks of the island; empty: the member is alone in it."""
     inner_epoch: Count = 0
@@ -255,9 +259,9 @@ class RoundStart(Message, frozen=True):
 
 
 class LeaseGrant(Message, frozen=True):
-    """Make inner steps on a lease from the state you hold, on your own clock.
+    """A learner's lease: inner steps from the state that it holds, on its own clock.
 
-    Steps on a lease that are made already, or under way, do not begin again.
+    Steps on a lease that are made, or under way, do not begin again.
     """
 
     kind: Literal["learn"] = "learn"
@@ -275,10 +279,10 @@ class Push(Message, frozen=True):
 
 
 class Computed(Message, frozen=True):
-    """A member's inner steps are done; it goes on to the exchange.
+    """A member's inner steps are done; the member goes on to the exchange.
 
-    Unless its `loss`, or `moved`, the L2 norm of how far its parameters went, is not
-    finite: then it stays out of the exchange, and waits for another order.
+    A member whose `loss` or `moved`, the L2 norm of the change of its parameters, is
+    not finite stays out of the exchange, and waits for another message.
     """
 
     kind: Literal["computed"] = "computed"
@@ -293,9 +297,9 @@ class Computed(Message, frozen=True):
 class Commit(Message, frozen=True):
     """Round `round` of `epoch` counts: adopt it. `validate_share` asks for losses.
 
-    `validate_share` is (k, n): evaluate the held-out batches k, k+n, k+2n, ...
-    A member that prepared another state takes the shared part of it from `source`,
-    keeps what is its own, and says `Ready`.
+    `validate_share` is (k, n): evaluate the held-out batches k, k+n, k+2n, ... A member
+    that prepared another state takes the shared part of the state from `source`, keeps
+    its own part, and sends `Ready`.
     """
 
     kind: Literal["commit"] = "commit"
@@ -316,24 +320,35 @@ class Validated(Message, frozen=True):
 
 
 class GroupFailed(Message, frozen=True):
-    """An exchange of `epoch` failed here; `lost` is the rank that is gone.
+    """An exchange of `epoch` failed here; `lost` are the ranks that did not come to it.
 
-    `inside`: it was one among the ranks of the member's own island.
+    `inside`: the exchange was among the ranks of the member's own island.
     """
 
     kind: Literal["group_failed"] = "group_failed"
     round: Count
     epoch: Count
     reason: Text
-    lost: Count | None = None
+    lost: Ranks = Field(default_factory=list)
     inside: bool = False
+
+
+class AwaitedRanks(BaseModel, frozen=True):
+    """Ranks that have not come to the call in which a member is for so long."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ranks: Ranks
+    seconds: Seconds
 
 
 class InnerExchangeReport(BaseModel, frozen=True):
     """How far a member is in a round with exchanges between inner steps.
 
-    `entered` counts the exchanges that it came to; `waits` is for how many seconds it
-    has been waiting in the last of them, None while it makes inner steps.
+    `entered` counts the exchanges that the member has entered; `waits` is how many
+    seconds it has waited in the last of them, None while it makes inner steps. `awaits`
+    is for whom it waits in a call of the round. Where it is with others and in no call,
+    `alone` is for how many seconds. Neither is said at once.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -342,6 +357,8 @@ class InnerExchangeReport(BaseModel, frozen=True):
     epoch: Count
     entered: Count
     waits: Seconds | None = None
+    awaits: AwaitedRanks | None = None
+    alone: Seconds | None = None
 
 
 class Whereabouts(BaseModel, frozen=True):
@@ -360,9 +377,14 @@ class Whereabouts(BaseModel, frozen=True):
     steps: Count
     since: Seconds
 
+    @property
+    def with_others(self) -> bool:
+        """Whether it is where it waits for others."""
+        return self.call in ("exchange", "forming")
+
 
 class Heartbeat(Message, frozen=True):
-    """The sender lives; a worker says where it is, a member how far in its round."""
+    """The sender lives; a worker adds its whereabouts, a member its progress."""
 
     kind: Literal["heartbeat"] = "heartbeat"
     meeting: InnerExchangeReport | None = None
@@ -370,7 +392,7 @@ class Heartbeat(Message, frozen=True):
 
 
 class Stalled(Message, frozen=True):
-    """The worker makes no progress: it writes down where its threads are, and ends."""
+    """The worker makes no progress: it logs where its threads are, and ends."""
 
     kind: Literal["stalled"] = "stalled"
     reason: Text

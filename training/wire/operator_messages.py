@@ -1,4 +1,4 @@
-"""What an operator says to a shepherd, and the answers."""
+"""The messages of an operator to a shepherd, and the answers."""
 
 from typing import Any, Literal
 
@@ -6,7 +6,7 @@ from pcp.training.wire.message import VERSION, Count, Message, Name, Text
 
 
 class StatusQuery(Message, frozen=True):
-    """Asks a shepherd what it is doing, in place of a `Hello`."""
+    """Asks for the status of a run, in place of a `Hello`."""
 
     kind: Literal["status_query"] = "status_query"
     version: int = VERSION
@@ -26,7 +26,7 @@ class Order(Message, frozen=True):
 
 
 class Taken(Message, frozen=True):
-    """The answer to an `Order` that will be carried out."""
+    """The answer to an `Order`: the shepherd will carry it out."""
 
     kind: Literal["taken"] = "taken"
     said: Text

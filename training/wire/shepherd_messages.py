@@ -1,4 +1,4 @@
-"""What the shepherds of a run say to each other; `standby.election` says when."""
+"""The messages between the shepherds of a run; `standby.election` is their protocol."""
 
 from typing import Annotated, Literal
 
@@ -19,9 +19,9 @@ class _OfATerm(Message, frozen=True):
 
 
 class VoteRequest(_OfATerm, frozen=True):
-    """Vote for me: my ledger has `count` lines, the last of the term `last`.
+    """A candidate asks for a vote: its ledger has `count` lines, the last of `last`.
 
-    On `trial` it is asked whether a vote for the next term would be given.
+    A `trial` asks whether a vote for the next term would be given (a pre-vote).
     """
 
     kind: Literal["vote_request"] = "vote_request"
@@ -41,7 +41,7 @@ class Vote(_OfATerm, frozen=True):
 class Lines(_OfATerm, frozen=True):
     """The leader's lines from `start` on; the hash of the one before is `before`.
 
-    It has `end` lines; `committed` of them count.
+    The leader has `end` lines; `committed` of them count.
     """
 
     kind: Literal["lines"] = "lines"
@@ -53,7 +53,7 @@ class Lines(_OfATerm, frozen=True):
 
 
 class LinesTaken(_OfATerm, frozen=True):
-    """The first `count` lines are here as the leader has them; or try from there."""
+    """The follower has the leader's first `count` lines; if not `taken`, try there."""
 
     kind: Literal["lines_taken"] = "lines_taken"
     taken: bool
@@ -61,23 +61,25 @@ class LinesTaken(_OfATerm, frozen=True):
 
 
 class Blank(_OfATerm, frozen=True):
-    """Nothing was ever written here; whoever `asks` wants to know that of the other."""
+    """The sender's ledger was always empty; with `asks`, so may be the receiver's."""
 
     kind: Literal["blank"] = "blank"
     asks: bool = False
 
 
 class Farewell(_OfATerm, frozen=True):
-    """The leader has ended the run: nobody takes it over."""
+    """The leader has ended the run: no voter takes it over."""
 
     kind: Literal["farewell"] = "farewell"
     reason: Text
 
 
-Said = VoteRequest | Vote | Lines | LinesTaken | Blank | Farewell
-_ADAPTER: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="kind")])
+VoterMessage = VoteRequest | Vote | Lines | LinesTaken | Blank | Farewell
+_ADAPTER: TypeAdapter[VoterMessage] = TypeAdapter(
+    Annotated[VoterMessage, Field(discriminator="kind")]
+)
 
 
-def decode(raw: bytes | bytearray | memoryview) -> Said:
+def decode(raw: bytes | bytearray | memoryview) -> VoterMessage:
     """The message in `raw`, or `ProtocolError` saying what is wrong with it."""
     return parsed(_ADAPTER, raw, "shepherds")

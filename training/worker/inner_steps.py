@@ -1,4 +1,4 @@
-"""The inner steps of one worker on a lease, and what they came to."""
+"""The inner steps of one worker on a lease, and their result."""
 
 import time
 from collections.abc import Callable
@@ -27,15 +27,15 @@ class InnerSteps:
     ) -> None:
         self._state, self._log = state, log
         self.place = place or Place()
-        """Where the worker's thread is."""
+        """The whereabouts of the worker's thread."""
         self._corpus: Corpus | None = None
         self._batches: ReadAhead | None = None
         self._expected: tuple[list[Range], int] | None = None
-        """The lease that is read ahead, and how many of its steps are done already."""
+        """The lease that is read ahead, and the number of its steps that are done."""
 
     @property
     def corpus(self) -> Corpus:
-        """The data; `StateMismatch` before a shepherd named it."""
+        """The data; `StateMismatch` before the first `Welcome`."""
         if self._corpus is None:
             raise StateMismatch("the shepherd named no data")
         return self._corpus
@@ -49,13 +49,13 @@ class InnerSteps:
         )
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading ahead."""
         if self._batches is not None:
             self._batches.close()
         self._batches = self._expected = None
 
     def expect(self, order: RoundStart | LeaseGrant) -> None:
-        """Begin to read what the steps of an order take, if they are not made."""
+        """Begin to read the batches for the steps of an order that are not made yet."""
         work, partial_round = self._state.work, self._state.partial_round
         if work is not None and work.lease == order.lease:
             return
@@ -63,7 +63,7 @@ class InnerSteps:
         self._read_from(order, partial_round.steps if partial_round and same else 0)
 
     def _read_from(self, order: RoundStart | LeaseGrant, done: int) -> ReadAhead:
-        """The batches of the steps behind the first `done`, which are being read."""
+        """The batches of the steps after the first `done`, read ahead."""
         if self._batches is None:
             raise StateMismatch("the shepherd named no data")
         if self._expected != (order.lease, done):
@@ -81,9 +81,9 @@ class InnerSteps:
         padding: int = 0,
         epoch: int | None = None,
     ) -> InnerResult:
-        """Make inner steps that are not done, and note what they came to.
-
-        `check()` raises to call them off; `padding` are steps on the others' batches.
+        """Make the inner steps that are not done, and note their result.
+        `check()` raises to call them off; in `padding` steps the worker only takes part
+        in exchanges.
         """
         state, trainer = self._state, self._state.trainer
         partial_round = self._partial_round(order, round_)
@@ -111,7 +111,7 @@ class InnerSteps:
     def _partial_round(
         self, order: RoundStart | LeaseGrant, round_: int
     ) -> PartialRound:
-        """The inner steps that can be gone on with, or none."""
+        """The earlier inner steps that can be continued, or None."""
         state = self._state
         trainer, partial_round = state.trainer, state.partial_round
         wanted = (round_, order.lease)
@@ -131,10 +131,10 @@ class InnerSteps:
         check: Callable[[], None],
         padding: int,
     ) -> None:
-        """All steps of the order that are not made yet, and inner exchanges."""
+        """Make all steps of the order that are not made yet, with inner exchanges."""
         trainer, began = self._state.trainer, time.monotonic()
         batches = self._read_from(order, partial_round.steps)
-        self._expected = None  # from here on they are used up
+        self._expected = None  # from here on the samples are used up
         together = size(order.lease) // order.steps // trainer.batch
         try:
             while partial_round.steps < order.steps:

@@ -11,9 +11,9 @@ from pcp.training.worker.worker_state import WorkerState
 
 
 class IslandGroups:
-    """Groups of one epoch, by the axes that they are along; none of a whole worker.
+    """The groups of one epoch, by their axes of the mesh; a whole worker has none.
 
-    `purpose` keeps their epochs apart from those of other groups. They are formed by
+    `purpose` separates their epochs from those of other groups. Groups are formed by
     addresses, so ranks need no group to form one.
     """
 
@@ -22,17 +22,17 @@ class IslandGroups:
         self._purpose = purpose
         self.by_axes: dict[str, Any] = {}
         self.epoch: int | None = None
-        """None: there are none."""
+        """The epoch of the groups; None: there are none."""
         self._forming = False
 
     @property
     def failed(self) -> bool:
-        """Whether one of them is broken, or could not be formed."""
+        """Whether a group is broken, or could not be formed."""
         broken = any(group.fault is not None for group in self.by_axes.values())
         return self._forming or broken
 
     def form(self, order: RoundStart, epoch: int, timeout: float) -> None:
-        """Be in the groups of an epoch; `CollectiveAborted` if they are broken."""
+        """Form the groups of an epoch, once; `CollectiveAborted` if one broke."""
         if not order.island:
             self.close()
             return
@@ -59,7 +59,7 @@ class IslandGroups:
         self._forming = False
 
     def abandon(self, reason: str, epoch: int | None = None) -> None:
-        """Stop exchanges of groups before `epoch`, or of all; from any thread."""
+        """Abort exchanges of groups before `epoch`, or of all; from any thread."""
         held = self.epoch
         if held is None or (epoch is not None and held >= epoch):
             return
@@ -69,12 +69,12 @@ class IslandGroups:
             group.abort(reason)
 
     def close(self) -> None:
-        """Leave them."""
+        """Leave the groups."""
         groups, self.by_axes, self.epoch = self.by_axes, {}, None
         self._forming = False
         for group in groups.values():
             group.close(timeout=0)
 
     def _scope(self, axes: str) -> str:
-        """Where the epochs of the groups along these axes are compared."""
+        """The scope in which epochs of the groups along these axes are compared."""
         return f"{self._purpose} {axes}"

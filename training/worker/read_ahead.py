@@ -1,4 +1,4 @@
-"""Batches read in the background, some ahead of the steps that use them."""
+"""Batches that threads read ahead of the steps that use them."""
 
 import time
 from collections import deque
@@ -13,10 +13,10 @@ Read = Callable[[np.ndarray], Batch]
 
 
 class ReadAhead:
-    """Gives the batches of a list of positions, in its order.
+    """The batches of a list of positions, in its order.
 
-    At most `ahead` batches are read and not used yet, by `readers` threads. What
-    reading raises is raised where the batch is taken.
+    `readers` threads read at most `ahead` batches that are not used yet. An error of
+    reading is raised where the batch is taken.
     """
 
     def __init__(self, read: Read, *, ahead: int, readers: int) -> None:
@@ -25,17 +25,17 @@ class ReadAhead:
         self._due: Iterator[np.ndarray] = iter(())
         self._begun: deque[Future[Batch]] = deque()
         self.waited = 0.0
-        """Seconds that were waited for batches since `begin`."""
+        """Seconds for which `take` has waited since `begin`."""
 
     def begin(self, positions: Sequence[np.ndarray]) -> None:
-        """Read these, the positions of a batch each, in place of what was asked for."""
+        """Begin to read batches of these positions, in place of the earlier list."""
         self._drop()
         self._due, self.waited = iter(positions), 0.0
         for _ in range(self._ahead):
             self._go_on()
 
     def take(self) -> Batch:
-        """The next batch; `IndexError` behind the last."""
+        """The next batch; `IndexError` after the last."""
         began = time.monotonic()
         batch = self._begun.popleft().result()
         self.waited += time.monotonic() - began
@@ -43,7 +43,7 @@ class ReadAhead:
         return batch
 
     def close(self) -> None:
-        """Read no more; a batch that is being read is read to its end."""
+        """Stop reading; a batch that is being read is finished."""
         self._drop()
         self._pool.shutdown(wait=False, cancel_futures=True)
 

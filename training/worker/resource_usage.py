@@ -1,4 +1,4 @@
-"""The resources that a process uses: processor time and memory."""
+"""The processor time and the memory of this process."""
 
 import resource
 import sys
@@ -9,7 +9,7 @@ _STATM = Path("/proc/self/statm")
 
 
 def resident_bytes() -> int:
-    """Memory this process holds now; its peak, where the system says only that."""
+    """Resident bytes of this process; their peak, where the system says only that."""
     if _STATM.exists():
         return int(_STATM.read_text().split()[1]) * resource.getpagesize()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -17,7 +17,7 @@ def resident_bytes() -> int:
 
 
 class ProcessorTime:
-    """Seconds of processor time between one reading and the next, over all threads."""
+    """Seconds of processor time of all threads between two readings."""
 
     def __init__(self) -> None:
         self._last = time.process_time()

@@ -1,18 +1,18 @@
-"""The groups of a round: its members', with one shared state in it, and an island's.
+"""The groups of a round: the members', which share one state, and an island's.
 
 A rank of an island is in one group of the round, that of the ranks at its coordinate of
 all islands, and in groups inside its island (`pcp.training.worker.island_groups`):
 
     steps     for the inner steps: they outlive a change of the other islands
-    outside   for what follows on the exchange with others, and is made again with it
+    outside   for the work after the exchange with others, which is repeated with it
 
-An exchange may succeed at one coordinate and fail at another. A rank that has gone on
-from there must not meet one that comes again in calls that were for another attempt.
+An exchange may succeed at one coordinate and fail at another. Operations of a rank that
+has gone on must not match those of a rank that repeats its exchange in a later attempt.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,27 +27,30 @@ from pcp.training.wire.message import (
     Message,
 )
 from pcp.training.wire.messages import (
+    AwaitedRanks,
     RoundStart,
 )
 from pcp.training.worker.island_groups import IslandGroups
+from pcp.training.worker.whereabouts import Place
 from pcp.training.worker.worker_state import WorkerState
 
 SILENCE_SECONDS = 10.0
-"""A holder of a state that sends none of it for so long is taken for dead."""
+"""A holder of a state that sends no data of it for so many seconds counts as dead."""
 
 
 class RoundGroup:
-    """Forms groups; `timeout` (seconds in one exchange) comes with the welcome."""
+    """Forms groups; `timeout` (seconds of one exchange) comes with the `Welcome`."""
 
     def __init__(
         self,
         state: WorkerState,
         endpoint: Any,
         *,
+        place: Place,
         send: Callable[[Message], None],
         log: Callable[[str], None],
     ) -> None:
-        self._state, self._endpoint = state, endpoint
+        self._state, self._endpoint, self._place = state, endpoint, place
         self._send, self._log = send, log
         self.timeout = 60.0
         self._comm: Any = None
@@ -55,10 +58,10 @@ class RoundGroup:
         self._outside = IslandGroups(state, endpoint, "exchange of an island")
         self._counted = (0, 0)
         self._fetched = 0
-        """Bytes of states that were fetched, and others sent, since the last report."""
+        """Bytes of states, fetched and sent, since the last report."""
 
     def abandon(self, epoch: int) -> None:
-        """Stop exchanges of groups before `epoch`; from any thread."""
+        """Abort exchanges of groups before `epoch`; from any thread."""
         comm, reason = self._comm, f"the group of epoch {epoch} takes over"
         self._endpoint.cancel(reason)
         if comm is not None and comm.epoch < epoch:
@@ -66,9 +69,9 @@ class RoundGroup:
         self._outside.abandon(reason, epoch)
 
     def abandon_inside(self, epoch: int | None = None) -> None:
-        """Stop exchanges of the island's groups before `epoch`; from any thread.
+        """Abort exchanges of the island's groups before `epoch`; from any thread.
 
-        Without an epoch of all: the island is to be formed anew, or to restore a state.
+        Without an epoch, of all groups: the island is formed anew, or restores a state.
         """
         reason = "the ranks of the island begin anew"
         self._steps.abandon(reason, epoch)
@@ -77,12 +80,12 @@ class RoundGroup:
 
     @property
     def groups(self) -> Any:
-        """What inner steps communicate in: the group, or of a rank those by axes."""
+        """The groups of inner steps: the group of the round, and a rank's by axes."""
         return self._with(self._steps)
 
     @property
     def groups_outside(self) -> Any:
-        """What the outer step communicates in."""
+        """The groups of the outer step."""
         return self._with(self._outside)
 
     def _with(self, inside: IslandGroups) -> Any:
@@ -95,11 +98,24 @@ class RoundGroup:
         """Whether a group inside the island is broken, or could not be formed."""
         return self._steps.failed or self._outside.failed
 
-    def agree(self, shared: Arrays, revision: int) -> None:
-        """Ranks of the island that hold the same elements take those of the first.
+    def awaited(self) -> AwaitedRanks | Literal[False] | None:
+        """The ranks that have not come to the call under way; False without one.
 
-        Sums over other islands are made coordinate by coordinate, each in an order of
-        its own, and floats added in another order differ.
+        In a call among ranks of the island no rank of another one is awaited. None: it
+        is not known.
+        """
+        found = self._endpoint.awaited()
+        if found is None:
+            return None
+        if said := found.get(""):
+            return AwaitedRanks(ranks=[*said.ranks], seconds=said.seconds)
+        return AwaitedRanks(ranks=[], seconds=0.0) if found else False
+
+    def agree(self, shared: Arrays, revision: int) -> None:
+        """Ranks of an island with the same elements take the bits of the first one.
+
+        Each coordinate sums over the islands in its own order, and sums of floats in
+        different orders differ.
         """
         if self._outside.epoch is None:
             return
@@ -111,7 +127,7 @@ class RoundGroup:
             shared |= held
 
     def form(self, order: RoundStart) -> Any:
-        """The communicator of the order's epoch, with one shared state in it."""
+        """The communicator of the order's epoch; its members share one state."""
         self._steps.form(order, order.inner_epoch, self.timeout)
         if self._comm is not None and self._comm.epoch == order.epoch:
             return self._comm
@@ -136,17 +152,18 @@ class RoundGroup:
             self._take(order, arrays)
         if state.committed != held:
             self._send(state.ready())
+        self._place.enter("forming")
         return comm
 
     def moved_bytes(self) -> tuple[int, int]:
-        """Bytes that were sent and received since this was called last."""
+        """Bytes that were sent and received since the last call."""
         now, before = (self._comm.bytes_sent, self._comm.bytes_received), self._counted
-        # Fetched bytes were sent too, in this round, if by another worker.
+        # The bytes that this worker fetched were sent by another one.
         fetched, self._fetched, self._counted = self._fetched, 0, now
         return now[0] - before[0] + fetched, now[1] - before[1] + fetched
 
     def close(self) -> None:
-        """Leave all groups; exchanges under way are of a round that is given up."""
+        """Leave all groups, and with them exchanges under way."""
         self._leave()
         self._steps.close()
         self._outside.close()
@@ -158,20 +175,21 @@ class RoundGroup:
 
     def _take(self, order: RoundStart, arrays: Arrays) -> None:
         """Hold the group's state from now on."""
+        self._place.enter("restoring")
         state, before = self._state, order.round - 1
         if order.carried:
             state.catch_up(before, arrays)
             return
-        if state.dirty:  # steps of a round that went on without this worker
+        if state.dirty:  # inner steps of a round that went on without this worker
             state.undo_inner_steps()
         state.trainer.adopt(arrays)
         state.hold(before)
 
     def _right(self, order: RoundStart, mine: Arrays, theirs: Arrays) -> bool:
-        """Whether the state that rank 0 has, with these tensors of it, is the run's.
+        """Whether the state of rank 0, with these tensors, is the run's.
 
-        Its digest is the order's; of a state without one, ours but for rounding, if we
-        hold it.
+        Its digest must be the order's; without one, it must be this worker's but for
+        rounding, if this worker holds the state.
         """
         if order.digest is not None:
             return safetensors_io.digest(mine | theirs) == order.digest
@@ -180,7 +198,7 @@ class RoundGroup:
         return within_rounding(theirs, mine, mine)
 
     def _newest_state(self, order: RoundStart) -> Arrays:
-        """The shared state; of rank 0 that of the round before, wherever it is."""
+        """The shared state; rank 0 fetches that of the round before if it lacks it."""
         state, before = self._state, order.round - 1
         mine = {k: np.array(v) for k, v in state.trainer.shared.items()}
         if order.rank or order.source is None:
@@ -191,6 +209,7 @@ class RoundGroup:
             safetensors_io.digest(mine),
         ):
             return mine
+        self._place.enter("restoring")
         revision, arrays = fetch_snapshot(
             order.source,
             self.timeout,
@@ -203,4 +222,5 @@ class RoundGroup:
             raise RuntimeFault(f"{order.source} holds another state of round {before}")
         self._fetched += sum(array.nbytes for array in arrays.values())
         state.catch_up(before, arrays)
+        self._place.enter("forming")
         return {k: np.array(v) for k, v in arrays.items()}

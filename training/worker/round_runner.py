@@ -1,14 +1,14 @@
 """One round of one worker: group, inner steps, outer step, report.
 
-Where learners have clocks of their own, the inner steps come before the order, which
-then says that the lease is carried: what was made of an older state is kept, and moves
-along with the newest one.
+In asynchronous rounds a learner makes its inner steps before the order, and the order
+says that the lease is carried: the delta against an older state is kept, and moved
+along to the newest state.
 
-An order names a round, an epoch, and a lease. Work that is done already is not
-done again: a later epoch of the same round and lease repeats only the exchange,
-a later round of the same epoch keeps the group. Where exchanges take place in
-mid-round, the inner steps go on behind them, if all members that are left had the
-same exchanges complete; they had, unless something is wrong.
+An order names a round, an epoch, and a lease. Finished work is not repeated: a later
+epoch of the same round and lease repeats only the exchange, a later round of the same
+epoch keeps the group. In a round with inner exchanges the inner steps go on after the
+last of them, if all remaining members have completed the same exchanges; they have,
+unless there is a fault.
 """
 
 import math
@@ -19,7 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from pcp.errors import CollectiveAborted, RuntimeFault, let_go
+from pcp.errors import (
+    CollectiveAborted,
+    PeerLost,
+    RuntimeFault,
+    Timeout,
+    let_go,
+)
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.state_names import shared_part
 from pcp.training.trainer.norms import change, spoiled, within_rounding
@@ -43,12 +49,14 @@ from pcp.training.worker.resource_usage import ProcessorTime, resident_bytes
 from pcp.training.worker.round_group import RoundGroup
 from pcp.training.worker.worker_state import InnerResult, WorkerState
 
+_ASKED_SECONDS = 1.0
+"""A worker that is in an exchange for so long says for whom it waits."""
 _NOT_BEGUN = -2
-"""In place of an exchange's epoch, in a round that a member has not begun."""
+"""Stands for the epoch of an exchange in a round that a member has not begun."""
 
 
 def _computed(order: RoundStart, work: InnerResult, moved: float) -> Computed:
-    """What inner steps came to, for the shepherd to judge."""
+    """The report of inner steps to the shepherd."""
     return Computed(
         round=order.round,
         epoch=order.epoch,
@@ -58,10 +66,17 @@ def _computed(order: RoundStart, work: InnerResult, moved: float) -> Computed:
     )
 
 
-class RoundRunner:
-    """Carries out orders. `called_off()` says whether to stop in mid-round.
+def missing(error: RuntimeFault) -> list[int]:
+    """The ranks that did not come to an exchange which failed by this."""
+    if isinstance(error, PeerLost) and error.peer is not None:
+        return [error.peer]
+    return [*error.peers] if isinstance(error, Timeout) else []
 
-    `inner_steps` and `group` get the corpus and the timeout of the welcome.
+
+class RoundRunner:
+    """Carries out orders. `called_off()` says whether to stop inside a round.
+
+    `inner_steps` and `group` get the corpus and the timeout of the `Welcome`.
     """
 
     def __init__(
@@ -75,25 +90,26 @@ class RoundRunner:
         called_off: Callable[[], bool],
         wanted: Callable[[], LeaseGrant | None] = lambda: None,
     ) -> None:
-        """`newest()` is an order that waits, `wanted()` a lease that does."""
+        """`newest()` is the waiting order, `wanted()` the waiting lease, if any."""
         self._state, self._send, self._log = state, send, log
         self._newest, self._wanted = newest, wanted
         self._called_off = called_off
         self.inner_steps = InnerSteps(state, log)
-        self.group = RoundGroup(state, endpoint, send=send, log=log)
+        place = self.inner_steps.place
+        self.group = RoundGroup(state, endpoint, place=place, send=send, log=log)
         self._order: RoundStart | None = None
-        """The order that is carried out."""
+        """The order that is being carried out."""
         self._forming: float | None = None
-        """Since when its group is being formed."""
+        """When the formation of its group began."""
         self._processor = ProcessorTime()
 
     def attempt(self, order: RoundStart) -> None:
-        """Do what an order asks; report, rather than raise, a failed exchange."""
+        """Carry out an order; report, rather than raise, a failed exchange."""
         state = self._state
         if state.committed is None:
             return
         if order.round <= state.committed:
-            # It came late, or the run went back while this worker was ahead of it.
+            # The order is late, or the run went back while this worker was ahead.
             self._send(state.ready())
             return
         prepared = state.prepared
@@ -104,9 +120,9 @@ class RoundRunner:
             self._order, self._forming = order, time.monotonic()
             self.inner_steps.place.enter("forming")
             self._check_carried(order)
-            self.inner_steps.expect(order)  # the group is formed meanwhile
+            self.inner_steps.expect(order)  # batches are read while the group is formed
             if self._superseded(order):
-                return  # nothing would end the wait for a group of others
+                return  # without it the group is never formed
             comm = self.group.form(order)
             self._forming = None
             state.trainer.join(self.group.groups)
@@ -115,7 +131,7 @@ class RoundRunner:
             self.inner_steps.place.enter("exchange")
             self._send(_computed(order, work, moved))
             if not (math.isfinite(work.loss) and math.isfinite(moved)):
-                # Not into the exchange: one such number is in everybody's result.
+                # No exchange: one such number would be in every member's result.
                 state.work = state.partial_round = None
             elif not self._superseded(order):
                 self._exchange(order, work, comm)
@@ -128,10 +144,10 @@ class RoundRunner:
             self.inner_steps.place.enter("waiting")
 
     def learn(self, order: LeaseGrant) -> None:
-        """Make the inner steps of a lease on this worker's own clock; say so."""
+        """Make the inner steps of a lease on this worker's own clock, and push them."""
         state = self._state
         if state.committed is None:
-            return  # what it was for was taken away meanwhile
+            return  # the lease was taken away meanwhile
         try:
             done = state.work
             if done is None or done.lease != order.lease:
@@ -142,7 +158,7 @@ class RoundRunner:
         self._send(Push(turn=order.turn, seconds=done.seconds))
 
     def inner_exchange(self) -> InnerExchangeReport | None:
-        """How far this worker is in a round with exchanges in between; any thread."""
+        """This worker's progress in inner exchanges of a round; from any thread."""
         order, forming = self._order, self._forming
         if order is None:
             return None
@@ -152,13 +168,27 @@ class RoundRunner:
             entered, waited = self._state.trainer.inner_exchange
             entered += 1
         return InnerExchangeReport(
-            round=order.round, epoch=order.epoch, entered=entered, waits=waited
+            round=order.round,
+            epoch=order.epoch,
+            entered=entered,
+            waits=waited,
+            **self._company(),
         )
 
+    def _company(self) -> dict[str, Any]:
+        """For whom this worker waits, or for how long it is alone, where others are."""
+        at = self.inner_steps.place.said()
+        if not at.with_others or at.since < _ASKED_SECONDS:
+            return {}
+        awaited = self.group.awaited()
+        if awaited is None:
+            return {}
+        return {"awaits": awaited} if awaited else {"alone": at.since}
+
     def beat(self) -> Heartbeat:
-        """That this worker lives, and where it is; from any thread."""
+        """A heartbeat with the whereabouts of this worker; from any thread."""
         report = self.inner_exchange()
-        # A group that is being formed counts as an exchange to those who wait in it.
+        # The formation of a group counts as an exchange of the members that wait in it.
         meets = report is not None and report.entered > 0
         at = self.inner_steps.place.said(report.waits if report and meets else None)
         return Heartbeat(meeting=report, at=at)
@@ -166,7 +196,7 @@ class RoundRunner:
     def validate(self, commit: Commit) -> None:
         """Evaluate this worker's share of the held-out batches, if it has one.
 
-        The ranks of an island do so together, in the groups that they have.
+        The ranks of an island evaluate it together, in their present groups.
         """
         if commit.validate_share is None:
             return
@@ -204,13 +234,13 @@ class RoundRunner:
                 round=order.round,
                 epoch=order.epoch,
                 reason=str(error)[:4000],
-                lost=None if inside else getattr(error, "peer", None),
+                lost=[] if inside else missing(error),
                 inside=inside,
             )
         )
 
     def _inner(self, order: RoundStart, comm: Any) -> InnerResult:
-        """The inner steps of the order, unless they are done already."""
+        """The inner steps of the order, made unless they are done already."""
         state = self._state
         trainer = state.trainer
         epoch = order.epoch if trainer.every_step else None
@@ -227,13 +257,13 @@ class RoundRunner:
         return self.inner_steps.make(order, order.round, check, padding, epoch)
 
     def _check_carried(self, order: RoundStart) -> None:
-        """The steps on a lease that is carried must be there."""
+        """`StateMismatch` without the steps on a carried lease."""
         done = self._state.work
         if order.carried and (done is None or done.lease != order.lease):
             raise CollectiveAborted("the steps on this lease are gone")
 
     def _learned(self, order: LeaseGrant, round_: int) -> InnerResult:
-        """Inner steps outside of a round, until they are called off."""
+        """Make inner steps outside of a round, until they are called off."""
 
         def check() -> None:
             newer = self._wanted()
@@ -243,11 +273,11 @@ class RoundRunner:
         return self.inner_steps.make(order, round_, check)
 
     def _all_as_far(self, order: RoundStart, comm: Any) -> bool:
-        """Whether the members completed the same exchanges of this round together.
+        """Whether all members have completed the same exchanges of this round together.
 
-        If not, all of them begin the round again. As many exchanges are not enough: a
-        member that comes back may have completed its own in a group of which the
-        others have begun again since.
+        If not, all members begin the round again. An equal number of exchanges is not
+        enough: a member that comes back may have completed its exchanges in a group
+        whose other members have begun the round again since.
         """
         state = self._state
         mine = np.array([state.trainer.progress], np.int64)
@@ -270,12 +300,12 @@ class RoundRunner:
             raise CollectiveAborted("the round was called off")
 
     def _exchange(self, order: RoundStart, work: InnerResult, comm: Any) -> None:
-        """The outer step, made bit-identical, then reported as prepared."""
+        """Make the outer step, bit-identical on all members; report `Prepared`."""
         began = time.monotonic() - self._state.trainer.waited
         weight = work.tokens * order.weight
         candidate = self._state.trainer.outer(weight, self.group.groups_outside)
-        # Members of different hardware round differently: rank 0's bits count, if they
-        # are ours but for that.
+        # Members of different hardware round differently: the bits of rank 0 count, if
+        # they differ from this member's by rounding alone.
         shared, before = shared_part(candidate), self._state.trainer.shared
         accept = partial(within_rounding, mine=shared, before=before)
         synced = comm.param_sync(shared, revision=order.round, source=0, accept=accept)

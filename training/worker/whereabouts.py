@@ -1,4 +1,4 @@
-"""Where the worker's own thread is, for the heartbeats that another thread sends."""
+"""The whereabouts of a worker's own thread, for the heartbeats of another thread."""
 
 import time
 from typing import Literal
@@ -14,22 +14,25 @@ Call = Literal[
 
 
 class Place:
-    """Written by one thread, read by another: each value in one assignment."""
+    """The call that a thread is in.
+
+    One thread writes, another reads: each value is one assignment.
+    """
 
     def __init__(self) -> None:
         self._at: tuple[Call, float] = ("waiting", time.monotonic())
         self._steps = 0
 
     def enter(self, call: Call) -> None:
-        """The thread begins this."""
+        """The thread begins a call."""
         self._at = (call, time.monotonic())
 
     def stepped(self) -> None:
-        """An inner step is made, or a held-out batch evaluated."""
+        """Count an inner step, or an evaluated held-out batch."""
         self._steps += 1
 
     def said(self, waits: float | None = None) -> Whereabouts:
-        """For a heartbeat; `waits` is for how long it waits in an exchange, if so."""
+        """For a heartbeat; `waits` is for how many seconds it waits in an exchange."""
         call, began = self._at
         since = time.monotonic() - began
         if waits is not None:

@@ -1,4 +1,4 @@
-"""A worker: it trains rounds with the workers that are there, and survives the rest.
+"""A worker: it trains rounds with the other members, and survives their failures.
 
     joining ──Welcome──► restoring ──Ready──► waiting ◄──────────── adopt ◄─┐
                             ▲                    │RoundStart               Commit
@@ -8,14 +8,14 @@
                                                  └──RoundStart, epoch + 1───┘
                                                    (same lease: no inner steps)
 
-Two threads matter. The link's thread reads messages: it files the newest order
-and aborts an exchange that the order makes pointless. The worker's own thread
-computes, and looks at what was filed whenever it has finished a step. A worker
-that loses its shepherd finishes what it does, and reports when it is back.
+There are two threads. The link's thread reads messages: it keeps the newest order in
+the mailbox, and aborts an exchange that the order makes pointless. The worker's own
+thread computes, and looks into the mailbox after every step. A worker that loses its
+shepherd finishes its work, and reports when the shepherd is back.
 
-Nothing a worker computes counts before the shepherd's `Commit`. Until then the
-shared state is the old one, and an exchange that failed is simply done again in
-the next group, from the local parameters the inner steps left.
+No result of a worker counts before the shepherd's `Commit`. Until then the shared state
+is the old one, and a failed exchange is repeated in the next group, from the local
+parameters that the inner steps made.
 """
 
 import threading
@@ -84,15 +84,15 @@ class Identity:
     backend: str = "cpu"
     device: str = "local-task"
     data_path: str | None = None
-    """Where the data lies on this machine, if not where the experiment says."""
+    """The path of the data on this machine, if it is not the experiment's."""
     supervisor: str | None = None
     others: tuple[tuple[str, int], ...] = ()
-    """Hosts and ports of shepherds that stand by."""
+    """The hosts and ports of shepherds that stand by."""
 
 
 @dataclass
 class Mailbox:
-    """Messages that the link's thread files for the worker's thread."""
+    """Messages from the link's thread to the worker's thread."""
 
     order: RoundStart | None = None
     learn: LeaseGrant | None = None
@@ -105,12 +105,12 @@ class Mailbox:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def any(self) -> bool:
-        """Whether there is something to do."""
+        """Whether there is a message."""
         waiting = (self.order, self.learn, self.commit, self.restore, self.welcome)
         return self.calls_off() or any(entry is not None for entry in waiting)
 
     def calls_off(self) -> bool:
-        """Whether something arrived that makes the round under way pointless."""
+        """Whether a message makes the round under way pointless."""
         ends = (self.restore, self.shutdown, self.error)
         return any(entry is not None for entry in ends)
 
@@ -119,8 +119,8 @@ class Worker:
     """One worker process. `run` returns the reason for which the run ended.
 
     `load(bundle)` makes the `Trainer`, `load(bundle, coordinate)` that of a rank of an
-    island; `endpoint` is this process's place in the
-    mesh. Both are closed by `run`. `protection` is the run's, and the endpoint's too.
+    island; `endpoint` is this process's listener. `run` closes both. `protection` is
+    the run's, and the endpoint's too.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Worker:
         protection: Protection = OPEN,
         stalled: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`stalled(reason)` is called, in another thread, when this one hangs."""
+        """`stalled(reason)` is called in another thread when the worker hangs."""
         self._stalled = stalled
         self._identity, self._endpoint = identity, endpoint
         self._load, self._log = load, log
@@ -143,7 +143,7 @@ class Worker:
         self._experiment: Experiment | None = None
         self._bundle: str | None = None
         self._checked: tuple[Experiment, Corpus, str] | None = None
-        """The data, read before there was a program, and their digest."""
+        """The data that were read before there was a program, and their digest."""
         self._index = self._seed = self._term = 0
         self._link = ShepherdLink(
             [(identity.host, identity.port), *identity.others],
@@ -180,7 +180,7 @@ class Worker:
             raise
         finally:
             runner = self._runner
-            # The line first: heartbeats of a worker that has ended would hold a run up.
+            # The link first: heartbeats of a worker that has ended would hold a run up.
             for part in (self._link, runner.inner_steps, runner.group, self._endpoint):
                 part.close()
             if self._state.loaded:
@@ -246,7 +246,7 @@ class Worker:
             mail.changed.notify_all()
 
     def _obey(self, term: int) -> None:
-        """`PeerLost` for a shepherd that led before the one that was heard last."""
+        """`PeerLost` for a shepherd of an older term than the newest one seen."""
         if term < self._term:
             raise PeerLost(f"it led in term {term}, and this is term {self._term}")
         self._term = term
@@ -259,7 +259,7 @@ class Worker:
     # The worker's thread ----------------------------------------------------
 
     def _turn(self) -> str | None:
-        """Do the next thing; returns the reason when that is to stop."""
+        """Handle the next message; returns the reason when that is a `Shutdown`."""
         mail = self._mail
         with mail.changed:
             mail.changed.wait_for(mail.any)
@@ -289,7 +289,7 @@ class Worker:
         return None
 
     def _settle(self, welcome: Welcome, bundle: bytes) -> None:
-        """Take what the shepherd said: program, data, and a commit we missed."""
+        """Apply a `Welcome`: program, data, and a commit that this worker missed."""
         state, runner = self._state, self._runner
         if welcome.run != state.run:
             state.forget()
@@ -299,7 +299,7 @@ class Worker:
             at = () if welcome.island is None else (welcome.coordinate,)
             made = self._load(bundle, *at)
             if state.loaded and made.parts.noted != state.trainer.parts.noted:
-                state.forget()  # what is held is in the parts of another mesh
+                state.forget()  # the held state is in the parts of another mesh
                 self._link.again()
             state.exchange(made)
             self._experiment = None
@@ -336,7 +336,7 @@ class Worker:
                 self._link.send(self._state.ready())
 
     def _correct(self, commit: Commit, source: str) -> bool:
-        """Take the state that most members prepared; what is one's own stays."""
+        """Fetch the state that most members prepared; this worker's own part stays."""
         until = time.monotonic() + SILENCE_SECONDS
         while time.monotonic() < until and not self._mail.calls_off():
             fetched = self._fetch(source, SHARED)
@@ -345,7 +345,7 @@ class Worker:
             if fetched[0] == commit.round:
                 self._log(f"round {commit.round}: most have another state: taking it")
                 return self._state.correct(commit, fetched[1])
-            time.sleep(0.05)  # it has yet to adopt the round itself
+            time.sleep(0.05)  # the source has yet to adopt the round itself
         return False
 
     def _open(self, experiment: Experiment, welcome: Welcome) -> Corpus:
@@ -369,7 +369,7 @@ class Worker:
             )
 
     def _restore(self, restore: Restore) -> None:
-        """Take the state of a round: from the seed, a veteran or a checkpoint."""
+        """Restore the state of a round: from the seed, a holder or a checkpoint."""
         began = time.monotonic()
         held = self._state.snapshot()[1] if restore.keep else None
         self._state.forget()
@@ -388,7 +388,7 @@ class Worker:
         self._state.hold(reached)
         seconds = time.monotonic() - began
         self._log(f"joined with the state of round {reached} ({seconds:.2f} s)")
-        if self._mail.restore is None:  # else it would be taken for the answer to that
+        if self._mail.restore is None:  # else it would count as the answer to that
             self._link.send(self._state.ready())
 
     def _fetch(
@@ -408,6 +408,6 @@ class Worker:
             except RuntimeFault as error:
                 self._log(f"cannot fetch the state from {source}: {error}")
                 if isinstance(error, Timeout):
-                    return None  # it is frozen or cut off: others may have the state
+                    return None  # the source may be cut off: others may have the state
                 time.sleep(0.2 * 2**attempt)
         return None

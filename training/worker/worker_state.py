@@ -1,6 +1,6 @@
-"""The state of a worker: the committed one, and the results it has made since.
+"""The state of a worker: the committed state, and the results made since.
 
-The worker's thread changes it, the link's thread describes it to a shepherd, and
+The worker's thread changes the state, the link's thread describes it to a shepherd, and
 the threads of the snapshot server hand it out; a lock keeps the three apart.
 """
 
@@ -30,38 +30,38 @@ from pcp.training.wire.messages import (
 
 @dataclass
 class InnerResult:
-    """The inner steps of one round, done once however often the group changes."""
+    """The result of a round's inner steps, made once for all groups of the round."""
 
     round: int
     lease: list[Range]
     loss: float
-    """Mean over the inner steps."""
+    """The mean over the inner steps."""
     loss_first: float
-    """Of the first inner step."""
+    """The loss of the first inner step."""
     steps: int
     tokens: int
     seconds: float
     data_wait: float = 0.0
-    """Of these seconds, how many the steps waited for their batches."""
+    """How many of these seconds the steps waited for their batches."""
     nonfinite: tuple[int, float] | None = None
     """The first inner step, from 1, with a loss that is not finite, and that loss."""
     metrics: dict[str, int | float] = field(default_factory=dict)
-    """Of the program, over the inner steps."""
+    """The metrics of the program, over the inner steps."""
     gradient_norm: float | None = None
-    """Of the last inner step, where it is known."""
+    """The norm of the last inner step's gradient, where it is known."""
     epoch: int | None = None
-    """Of the group that made the steps, if they were made together."""
+    """The epoch of the group that made the steps, if there were inner exchanges."""
 
 
 @dataclass
 class PartialRound:
-    """Inner steps of a round that has exchanges in between."""
+    """Inner steps of a round that has exchanges between them."""
 
     round: int
     lease: list[Range]
     losses: list[Any] = field(default_factory=list)
     steps: int = 0
-    """How many were made."""
+    """How many steps were made."""
     seconds: float = 0.0
     data_wait: float = 0.0
 
@@ -75,16 +75,16 @@ class WorkerState:
         self.run: str | None = None
         self.island: str | None = None
         self.coordinate: int | None = None
-        """Which rank of the island this is; both None: of none so far."""
+        """The coordinate in the island; both None: this was no rank so far."""
         self.committed: int | None = None
         """The round of the trainer's state; None before the first."""
         self.work: InnerResult | None = None
         self.partial_round: PartialRound | None = None
         self.prepared: Prepared | None = None
         self.candidate: Arrays = {}
-        """The state that was prepared and not committed yet."""
+        """The report of the state that is prepared and not committed yet."""
         self.dirty = False
-        """Inner steps were made since the last commit."""
+        """Whether inner steps were made since the last commit."""
         self._snapshot: tuple[int, Arrays] | None = None
 
     @property
@@ -94,20 +94,20 @@ class WorkerState:
 
     @property
     def trainer(self) -> Trainer:
-        """The model; `StateMismatch` before a shepherd sent one."""
+        """The trainer; `StateMismatch` before a shepherd sent a program."""
         if self._trainer is None:
             raise StateMismatch("the shepherd sent no program to run")
         return self._trainer
 
     def load(self, trainer: Trainer) -> None:
-        """Take another model; the old one is closed."""
+        """Use the trainer of another model; the old one is closed."""
         if self._trainer is not None:
             self._trainer.close()
         with self.lock:
             self._trainer = trainer
 
     def place(self, island: str | None, coordinate: int) -> None:
-        """It is this rank of an island; what another coordinate held does not count."""
+        """Be a rank of an island; the state of another coordinate does not count."""
         if self.coordinate not in (None, coordinate) and island is not None:
             self.forget()
         with self.lock:
@@ -115,7 +115,7 @@ class WorkerState:
             self.coordinate = None if island is None else coordinate
 
     def exchange(self, trainer: Trainer) -> None:
-        """Take another program for the same model, and go on from what is held.
+        """Use another program for the same model, and keep the state.
 
         Inner steps since the last commit are lost.
         """
@@ -127,7 +127,7 @@ class WorkerState:
                 self.work, self.partial_round, self.dirty = None, None, False
 
     def describe(self) -> dict[str, Any]:
-        """For a `Hello`: what a shepherd must know to go on with this worker."""
+        """The keys of a `Hello` that describe the state of this worker."""
         with self.lock:
             held = self.trainer.shared if self.committed is not None else None
             return {
@@ -140,21 +140,21 @@ class WorkerState:
             }
 
     def ready(self) -> Ready:
-        """The committed round, for a shepherd that may believe another."""
+        """`Ready` with the committed round."""
         if self.committed is None:
             raise StateMismatch("this worker holds no committed state yet")
         digest = safetensors_io.digest(self.trainer.shared)
         return Ready(round=self.committed, digest=digest)
 
     def snapshot(self) -> tuple[int, Arrays]:
-        """The committed state and this worker's own, for a peer that fetches it."""
+        """The committed state with this worker's own part, for a peer to fetch."""
         with self.lock:
             if self._snapshot is None:
                 raise StateMismatch("this worker holds no committed state yet")
             return self._snapshot
 
     def forget(self) -> None:
-        """Nothing that was held counts any more."""
+        """Drop all state."""
         with self.lock:
             self.committed = self.prepared = self.work = self._snapshot = None
             self.partial_round = None
@@ -174,9 +174,9 @@ class WorkerState:
             self._snapshot = (reached, self.trainer.shared | mine)
 
     def catch_up(self, reached: int, shared: Arrays) -> None:
-        """Hold a newer committed state, and keep what the inner steps made.
+        """Hold a newer committed state, and keep the result of the inner steps.
 
-        A peer that starts from here has the inner state of before those steps.
+        A peer that fetches the state from here gets the inner state before those steps.
         """
         self.trainer.catch_up(shared)
         with self.lock:
@@ -187,12 +187,12 @@ class WorkerState:
             self._snapshot = (reached, self.trainer.shared | mine)
 
     def propose(self, candidate: Arrays, prepared: Prepared) -> None:
-        """A round is prepared here; it waits for the commit."""
+        """Prepare a round; the prepared state waits for the commit."""
         with self.lock:
             self.candidate, self.prepared = candidate, prepared
 
     def correct(self, commit: Commit, shared: Arrays) -> bool:
-        """Have the shared part of what is prepared from another member.
+        """Replace the shared part of the prepared state by another member's.
 
         False where that is not the state that was committed.
         """
@@ -205,7 +205,7 @@ class WorkerState:
         return True
 
     def adopt(self, commit: Commit) -> bool:
-        """The prepared round is committed; False for a round that is behind us."""
+        """Adopt the prepared round; False for an older round."""
         prepared = self.prepared
         if prepared is None or commit.round != prepared.round:
             return False
@@ -219,7 +219,7 @@ class WorkerState:
         return True
 
     def undo_inner_steps(self) -> None:
-        """Back to the inner state of the last commit, if steps were made since."""
+        """Return to the inner state of the last commit, if steps were made since."""
         if self.dirty:
             state = self.snapshot()[1]
             state = moved(state, f"{PRIVATE}{OWN}/", f"{PRIVATE}0/")

@@ -1,8 +1,8 @@
 """The moves of a reduction in one compiled loop, where its links are sockets.
 
 The loop of the communication thread calls `drive` in place of its own waiting. The
-compiled loop has the sockets between whole frames of others: what it does not know, and
-every fault, goes back to the links with the frames that are under way, and the
+compiled loop has the sockets between whole frames of others. With an unknown frame or a
+fault it returns the sockets to the links, with the frames that are under way, and the
 reduction goes on in Python from there.
 """
 
@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol
 from pcp.runtime.collectives.schedule import MemberSchedule
 from pcp.runtime.transport import mover
 from pcp.runtime.transport.event_loop import Loop
-from pcp.runtime.transport.frame import Frame, Unread, data_prefix
+from pcp.runtime.transport.frame import Frame, PartialFrame, data_prefix
 from pcp.runtime.transport.incoming import Flow
-from pcp.runtime.transport.outgoing import Outgoing
+from pcp.runtime.transport.outgoing import OutgoingFrame
 from pcp.runtime.transport.tcp import TcpLink
 
 SEGMENT_BYTES = 128 << 10
@@ -29,7 +29,7 @@ Carriers = tuple[Loop, dict[int, TcpLink]]
 """The loop of a communication thread, and links of it to peers."""
 
 
-class Reduces(Protocol):
+class CompiledReduction(Protocol):
     """The part of a reduction that the compiled loop uses."""
 
     def came(self, elements: int) -> None:
@@ -40,7 +40,7 @@ class Reduces(Protocol):
         """Whether data may go to this peer."""
         ...
 
-    def resumed(self, peer: int, unread: Unread) -> Flow:
+    def resumed(self, peer: int, unread: PartialFrame) -> Flow:
         """The receiver of the rest of a frame that is partly received."""
         ...
 
@@ -58,7 +58,7 @@ def plan_fits(plan: MemberSchedule) -> bool:
     return not any(move.reduce and move.after for move in plan.moves if not move.sends)
 
 
-class Work(NamedTuple):
+class MoveMemory(NamedTuple):
     """The memory of a reduction's moves, and what is done in it."""
 
     values: memoryview
@@ -81,11 +81,11 @@ class CompiledMoves:
 
     def __init__(
         self,
-        of: Reduces,
+        of: CompiledReduction,
         plan: MemberSchedule,
         key: tuple[int, int],
         carriers: Carriers,
-        work: Work,
+        work: MoveMemory,
     ) -> None:
         loop, links = carriers
         crowded = plan.members > (os.cpu_count() or 1)
@@ -152,13 +152,13 @@ class CompiledMoves:
         for index, (peer, link) in enumerate(self._links.items()):
             head, unread, out = b"", None, None
             if (came := self._moves.unread(index)) is not None:
-                unread = Unread(*came)
+                unread = PartialFrame(*came)
             else:
                 head = self._moves.head(index)
             if (left := self._moves.unsent(index)) is not None:
                 move, start, nbytes, *state = left
                 frame = self._of.unsent(move, start, nbytes)
-                out = Outgoing.resumed(frame, link.epoch, link.unchecked, *state)
+                out = OutgoingFrame.resumed(frame, link.epoch, link.unchecked, *state)
             flow = None if unread is None else self._of.resumed(peer, unread)
             link.take_back(head, unread, flow, out)
         if goes_on:

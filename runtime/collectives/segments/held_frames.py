@@ -9,7 +9,7 @@ from typing import Protocol
 from pcp.runtime.transport.frame import Frame
 
 
-class Ahead(Protocol):
+class AheadBounds(Protocol):
     """Bounds of a group for data that goes to peers before they open."""
 
     def run_ahead(self, peer: int, nbytes: int) -> int:
@@ -33,7 +33,7 @@ class HeldFrames:
         """Keep a frame until its peer opens."""
         self._frames.setdefault(peer, []).append(frame)
 
-    def goes_ahead(self, group: Ahead, peer: int, nbytes: int) -> bool:
+    def goes_ahead(self, group: AheadBounds, peer: int, nbytes: int) -> bool:
         """Whether data may go to a peer before it opens; never past a held frame."""
         if peer in self._frames:
             return False
@@ -41,7 +41,7 @@ class HeldFrames:
         self._ahead[peer] = self._ahead.get(peer, 0) + booked
         return booked > 0
 
-    def caught_up(self, group: Ahead, peer: int) -> None:
+    def caught_up(self, group: AheadBounds, peer: int) -> None:
         """Return the room taken at a peer, which has opened."""
         if booked := self._ahead.pop(peer, 0):
             group.caught_up(peer, booked)
@@ -50,7 +50,7 @@ class HeldFrames:
         """Remove and return the frames for a peer."""
         return self._frames.pop(peer, [])
 
-    def drop(self, group: Ahead | None) -> None:
+    def drop(self, group: AheadBounds | None) -> None:
         """Drop all frames, and return all room: the operation is over."""
         self._frames.clear()
         if group is not None:

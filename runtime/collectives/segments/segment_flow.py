@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pcp.runtime.collectives.schedule import Move
 from pcp.runtime.memory.buffer_pool import octets
-from pcp.runtime.transport.frame import Unread
+from pcp.runtime.transport.frame import PartialFrame
 from pcp.runtime.transport.incoming import Progress
 
 _NO_SUM = ord("-")
@@ -28,7 +28,7 @@ class FlatBuffer:
         return self.octets[start * self.itemsize : stop * self.itemsize]
 
 
-class Summing(Protocol):
+class SegmentOperation(Protocol):
     """The operation that a segment is of."""
 
     over: bool
@@ -88,7 +88,7 @@ class SegmentFlow:
     __slots__ = ("_at", "_fill", "_left", "_move", "_of", "_scratch", "_view")
 
     def __init__(
-        self, of: "Summing", index: int, start: int, stop: int, nbytes: int
+        self, of: "SegmentOperation", index: int, start: int, stop: int, nbytes: int
     ) -> None:
         self._of, self._at = of, start
         self._move = of.move(index)
@@ -99,7 +99,7 @@ class SegmentFlow:
         self._scratch = scratch
         self._view = of.room(start, stop) if scratch is None else scratch.octets
 
-    def resume(self, unread: Unread, came: memoryview) -> None:
+    def resume(self, unread: PartialFrame, came: memoryview) -> None:
         """Go on where the compiled loop was, with the bytes in its scratch memory."""
         self._at, self._fill, self._left = unread.at, unread.fill, unread.left
         if self._scratch is not None:

@@ -26,13 +26,18 @@ def sources(room: str) -> list[Path]:
     return sorted(found)
 
 
-def texts() -> Iterator[tuple[str, str]]:
-    """Path and content of each text file that git knows or would add."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+def listed(*also: str) -> list[str]:
+    """The paths of the files that git knows; flags of `git ls-files` say which more."""
+    command = ["git", "ls-files", "-z", "--cached", *also]
     listing = subprocess.run(
         command, cwd=ROOT, capture_output=True, check=True, timeout=60
     ).stdout
-    for name in sorted(set(listing.decode().split("\0")) - {""}):
+    return sorted(set(listing.decode().split("\0")) - {""})
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Path and content of each text file that git knows or would add."""
+    for name in listed("--others", "--exclude-standard"):
         path = ROOT / name
         if path.is_symlink() or not path.is_file():
             continue

@@ -20,7 +20,7 @@ from typing import Any
 from helpers.servers.processes import free_port
 
 from pcp.errors import RuntimeFault
-from pcp.training.shepherd.etcd import Etcd, Silent, place
+from pcp.training.shepherd.etcd import Etcd, Unavailable, place
 
 
 class Store:
@@ -35,7 +35,7 @@ class Store:
         """When each ends, and for how long it is renewed."""
 
     def ask(self, what: str, values: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a question; KeyError for one that is not known."""
+        """The answer to a request; KeyError for one that is not known."""
         self._expire()
         return {
             "lease/grant": self._grant,
@@ -71,14 +71,12 @@ class Store:
 
     def _transact(self, values: dict[str, Any]) -> dict[str, Any]:
         so = all(map(self._is, values["compare"]))
-        questions = values["success" if so else "failure"]
-        leases = [
-            q["request_put"].get("lease") for q in questions if "request_put" in q
-        ]
+        requests = values["success" if so else "failure"]
+        leases = [q["request_put"].get("lease") for q in requests if "request_put" in q]
         if any(lease not in (None, *self._leases) for lease in leases):
             raise LookupError("etcdserver: requested lease not found")
         self.revision += bool(leases)
-        answers = [self._one(question) for question in questions]
+        answers = [self._one(request) for request in requests]
         said: dict[str, Any] = {"header": self._header()}
         return (
             {**said, "succeeded": True, "responses": answers}
@@ -96,8 +94,8 @@ class Store:
             return (held["create"] if held else 0) == int(compare["create_revision"])
         return bool(held) and held["value"] == base64.b64decode(compare["value"])
 
-    def _one(self, question: dict[str, Any]) -> dict[str, Any]:
-        if put := question.get("request_put"):
+    def _one(self, request: dict[str, Any]) -> dict[str, Any]:
+        if put := request.get("request_put"):
             key = base64.b64decode(put["key"])
             create = self.keys.get(key, {"create": self.revision})["create"]
             value = base64.b64decode(put["value"])
@@ -107,7 +105,7 @@ class Store:
                 "lease": put.get("lease"),
             }
             return {"response_put": {"header": self._header()}}
-        asked = question["request_range"]
+        asked = request["request_range"]
         first = base64.b64decode(asked["key"])
         end = base64.b64decode(asked.get("range_end", "")) or first + b"\0"
         there = sorted(key for key in self.keys if first <= key < end)
@@ -139,14 +137,14 @@ class InMemory(Etcd):
 
     def _ask(self, what: str, values: Any) -> dict[str, Any]:
         lost = self._lost()
-        if lost == "question":
-            raise Silent("the question is lost")
+        if lost == "request":
+            raise Unavailable("the request is lost")
         try:
             said = self._store.ask(what, json.loads(json.dumps(values)))
         except LookupError as error:
-            raise Silent(str(error)) from error
+            raise Unavailable(str(error)) from error
         if lost == "answer":
-            raise Silent("the answer is lost")
+            raise Unavailable("the answer is lost")
         return said
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from helpers.simulation.virtual_processes import Bell, Process, World
 
 from pcp.errors import PeerLost, ProtocolError, StateMismatch, Timeout
-from pcp.training.shepherd.server import Done, Event, Lost, Received
+from pcp.training.shepherd.server import Event, FinishedWork, Lost, Received
 from pcp.training.wire.message import (
     Message,
 )
@@ -269,7 +269,7 @@ class VirtualHub:
             except Exception as error:
                 result = error
             world.sleep(self._network.latency())
-            self.add(Done(then, result))
+            self.add(FinishedWork(then, result))
 
         world.Thread(run).start()
 

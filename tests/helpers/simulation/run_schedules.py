@@ -9,7 +9,9 @@ follows from a seed. Then the run must complete, and `Checks` must have found no
 wrong.
 """
 
+import gc
 import heapq
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from typing import Any
 from helpers.simulation import hashed_trainer
 from helpers.simulation.run_checks import Checks, Violation
 from helpers.simulation.schedule_faults import FAULT_SECONDS, plan
-from helpers.simulation.scheduled_groups import Group
+from helpers.simulation.scheduled_groups import GIVEN_UP_SECONDS, Group
 from helpers.simulation.scheduled_islands import StepsInside
 from helpers.simulation.scheduled_workers import Node
 
@@ -40,7 +42,7 @@ from pcp.training.coordinator.events import (
     Program,
     Recalled,
     Received,
-    Saved,
+    SavedState,
     Tick,
     Written,
 )
@@ -122,6 +124,7 @@ class Schedule:
         self.random = draw = random.Random(seed)
         self.now = 0.0
         self.workers = draw.choice((1, 2, 2, 3, 3, 4))
+        self.given_up_seconds = draw.choice(GIVEN_UP_SECONDS)
         self.experiment = experiment().model_copy(update=self._keys())
         self.nodes: dict[str, Node] = {}
         """All workers that ever lived, by address."""
@@ -131,6 +134,8 @@ class Schedule:
         self.saved: dict[int, tuple[list[str], int]] = {}
         """Checkpoints: the digests, and how many members saved it."""
         self.run: TrainingRun | None = None
+        self.ended: float | None = None
+        """When the run was complete."""
         self.checks = Checks(self.experiment, ranks)
         self.frozen_until = 0.0
         """Until then the shepherd's process does nothing."""
@@ -138,9 +143,12 @@ class Schedule:
         """So many effects are carried out until the shepherd is killed."""
         self.resumed: list[int] = []
         """Exchanges that a group's members had made of a round; -1: unequal numbers."""
-        self._queue: list[tuple[float, int, Callable[[], object]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = [
+            (math.inf, -1, lambda: None)
+        ]
         self._numbers, self._lives = count(), 0
-        self._tick_at = 0.0
+        self._tick_at = math.inf
+        """When time is told to the shepherd next."""
         self.trace: list[str] | None = None
         self.unhung = 0
         """Workers that hung, and ended when they were told so."""
@@ -185,23 +193,20 @@ class Schedule:
         for _ in range(self.workers * self.ranks):
             self.after(0.2 * self.random.random(), self.start_worker)
         plan(self)
-        queue, pop = self._queue, heapq.heappop
-        until = FAULT_SECONDS + PATIENCE_SECONDS
-        while (run := self.run) is None or run.loop is None or run.outcome is None:
-            self.now, _, act = pop(queue)
-            act()
-            if self.now > until:
-                raise Violation(f"the run stands still: {self._where()}")
-        self._ended(run)
+        queue, until = self._queue, FAULT_SECONDS + PATIENCE_SECONDS
+        while self.now <= until and (self.ended is None or self._living()):
+            if queue[0][0] <= self._tick_at:
+                self.now, _, act = heapq.heappop(queue)
+                act()
+            else:
+                self.now = self._tick_at
+                self._tick()
+        if self.ended is None:
+            raise Violation(f"the run stands still: {self._where()}")
         return self
 
-    def _ended(self, run: TrainingRun) -> None:
-        self.checks.ended(run)
-        while self._queue and self.now < FAULT_SECONDS + PATIENCE_SECONDS:
-            self.now, _, act = heapq.heappop(self._queue)
-            if all(node.gone for node in self.nodes.values()):
-                return
-            act()
+    def _living(self) -> bool:
+        return any(node.alive for node in self.nodes.values())
 
     def _where(self) -> str:
         status = self.run.status() if self.run else None
@@ -242,7 +247,9 @@ class Schedule:
         if self.run is None:
             return
         self.note("the shepherd is killed")
+        self.run.status()
         self.run, self.points, self.served = None, None, None
+        self._tick_at = math.inf
         for node in list(self.nodes.values()):
             if node.wire is not None:
                 node.wire.cut()
@@ -262,21 +269,20 @@ class Schedule:
             self._tick_later(0.02)
 
     def _tick_later(self, seconds: float) -> None:
-        at = self.now + seconds
-        if self._tick_at <= self.now or at < self._tick_at - 0.01:
-            self._tick_at = at
-            self.at(at, lambda: self._tick(at))
-
-    def _tick(self, at: float) -> None:
-        if at != self._tick_at or self.run is None:
-            return
-        if self.now < self.frozen_until:
-            self._tick_at = frozen = self.frozen_until
-            self.at(frozen, lambda: self._tick(frozen))  # not a rounding before it
-            return
-        self.happened(Tick())
         if self.run is not None:
-            self._tick_later(IDLE_SECONDS)
+            self._tick_at = min(self._tick_at, self.now + seconds)
+
+    def _tick(self) -> None:
+        if self.now < self.frozen_until:
+            self._tick_at = self.frozen_until  # not a rounding before it
+            return
+        self._tick_at = self.now + IDLE_SECONDS
+        self.happened(Tick())
+        run = self.run
+        if run is not None and run.outcome is not None and self.ended is None:
+            self.ended = self.now
+            self.checks.ended(run)
+            run.status()
 
     def happened(self, event: Event) -> None:
         """As the real shell does it; but a process may die between two effects."""
@@ -359,7 +365,7 @@ class Schedule:
             return Found(None, ())
         digest, members = self.saved[max(rounds)]
         self._found = (max(rounds), digest)
-        return Found(Saved(max(rounds), members), ())
+        return Found(SavedState(max(rounds), members), ())
 
     def _valid(self, round_: int) -> bool:
         saved = self.saved.get(round_)
@@ -414,9 +420,14 @@ def _only_lives(event: Event) -> bool:
 
 def first_violation(seeds: range, policy: str = "together", ranks: int = 1) -> str:
     """What the first schedule that goes wrong says; "" when none does."""
-    for seed in seeds:
-        try:
-            Schedule(seed, policy, ranks).go()
-        except Violation as wrong:
-            return f"seed {seed}, {policy}: {wrong}"
-    return ""
+    often = gc.get_threshold()
+    gc.set_threshold(10_000)  # a run's objects are garbage when it is over, not before
+    try:
+        for seed in seeds:
+            try:
+                Schedule(seed, policy, ranks).go()
+            except Violation as wrong:
+                return f"seed {seed}, {policy}: {wrong}"
+        return ""
+    finally:
+        gc.set_threshold(*often)

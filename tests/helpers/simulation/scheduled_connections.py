@@ -17,6 +17,7 @@ doubles nothing.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pcp.training.coordinator.events import Lost, Received
@@ -55,7 +56,7 @@ class Wire:
         if isinstance(message, Heartbeat):
             return  # a worker here does nothing by it, and none of them is lost
         if self.open and not self._loses(TO_WORKER, message):
-            self._deliver(TO_WORKER, lambda: self.node.receive(self, message))
+            self._deliver(TO_WORKER, partial(self.node.receive, self, message))
 
     def to_shepherd(self, message: Message) -> None:
         """What the worker says; now and then it comes twice."""
@@ -63,8 +64,10 @@ class Wire:
             return
         event, schedule = Received(self, message), self.schedule
         twice = schedule.random.random() < DOUBLED and not isinstance(message, Hello)
-        for _ in range(1 + twice):
-            self._deliver(TO_SHEPHERD, lambda: self._reads(event))
+        reads = partial(self._reads, event)
+        self._deliver(TO_SHEPHERD, reads)
+        if twice:
+            self._deliver(TO_SHEPHERD, reads)
 
     def close(self) -> None:
         """The shepherd closes it, once what it said is sent."""

@@ -35,7 +35,7 @@ from pcp.training.config.experiment_file import (
     parse,
 )
 from pcp.training.coordinator.completion import Outcome
-from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.metrics import NullObserver
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage import append_log, ledger
 from pcp.training.storage.round_record import Round
@@ -350,7 +350,7 @@ class Simulation:
         process.point()
 
 
-class Watcher(Quiet):
+class Watcher(NullObserver):
     """Keeps what a shepherd says."""
 
     def __init__(self, simulation: Simulation) -> None:

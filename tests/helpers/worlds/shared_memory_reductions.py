@@ -14,7 +14,7 @@ from helpers.worlds.communicators import together, world
 from pcp.errors import CollectiveAborted, PcpError, PeerLost
 from pcp.runtime.collectives import reduce_calls, zero_copy_reduce
 from pcp.runtime.collectives.in_place_reduce import InPlaceReduce
-from pcp.runtime.collectives.shared_memory_reduce import ThroughMemory
+from pcp.runtime.collectives.shared_memory_reduce import SharedMemoryReduce
 from pcp.runtime.collectives.shared_scratch import SharedScratch
 from pcp.runtime.collectives.zero_copy_reduce import ZeroCopyReduce
 from pcp.runtime.communicator.communicator import Communicator
@@ -53,13 +53,13 @@ def shared_scratch(comm: Communicator) -> SharedScratch:
 
 
 def ways_of(
-    monkeypatch: pytest.MonkeyPatch, kind: type[ThroughMemory]
+    monkeypatch: pytest.MonkeyPatch, kind: type[SharedMemoryReduce]
 ) -> list[str | None]:
     """How each operation of a kind went, as it ends."""
     seen: list[str | None] = []
     plain = kind.release
 
-    def release(self: ThroughMemory) -> None:
+    def release(self: SharedMemoryReduce) -> None:
         seen.append(self._through)
         plain(self)
 
@@ -131,7 +131,7 @@ def refuses_a_segment(patch: pytest.MonkeyPatch, _: Communicator) -> None:
 class Way:
     """A reduction through memory: how it is called, and how it fails to map."""
 
-    kind: type[ThroughMemory]
+    kind: type[SharedMemoryReduce]
     reduce: Callable[..., np.ndarray]
     start: Callable[..., Any]
     given: Callable[[np.ndarray], np.ndarray]

@@ -8,7 +8,7 @@ from helpers.models.bigram_numpy import bundle
 from helpers.worlds.training_runs import experiment
 
 from pcp.training.observe.dashboard import PlainLog
-from pcp.training.observe.metrics import Fanout, MetricsFile
+from pcp.training.observe.metrics import MetricsFile, ObserverFanout
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.run_folder import RunFolder
 
@@ -18,7 +18,7 @@ def main(folder: str, port: str, workers: str, keys: str) -> None:
     exp = experiment(Path(folder), **json.loads(keys))
     run = RunFolder.at(Path(folder) / "run", exp)
     lines = PlainLog(exp.outer_loop_steps, lambda line: print(line, flush=True))
-    observer = Fanout([MetricsFile(run.metrics), lines])
+    observer = ObserverFanout([MetricsFile(run.metrics), lines])
     shepherd = Shepherd(
         exp,
         run,

@@ -16,7 +16,7 @@ from pcp.training.config.experiment_file import (
     parse,
 )
 from pcp.training.coordinator.completion import Outcome
-from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.metrics import NullObserver
 from pcp.training.observe.orders import give
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage import checkpoint
@@ -53,7 +53,7 @@ def experiment(folder, **keys):
     return parse(base | keys)
 
 
-class Watcher(Quiet):
+class Watcher(NullObserver):
     """Remembers what a shepherd said."""
 
     def __init__(self, log: Callable[[str], object] = lambda text: None) -> None:

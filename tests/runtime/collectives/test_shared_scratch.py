@@ -24,7 +24,7 @@ class Near(SharedLink):
 
 
 class Group:
-    """`Neighbours` of one member, all on this machine."""
+    """`SharingGroup` of one member, all on this machine."""
 
     shaped = False
 

@@ -11,7 +11,7 @@ from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator import PURPOSE, Coordinator
 from pcp.runtime.group.membership import Past
 from pcp.runtime.transport import link
-from pcp.runtime.transport.blocking_io import BlockingConnection, Patience
+from pcp.runtime.transport.blocking_io import BlockingConnection, ReadLimits
 from pcp.runtime.transport.frame import Frame, Kind, json_payload, text
 
 
@@ -21,7 +21,7 @@ def answer(where: Coordinator, **said: object) -> str:
     plain |= {"past": asdict(Past(epoch=1))}
     with BlockingConnection(link.dial(where.address, 5), "it") as coordinator:
         coordinator.send(Frame(Kind.HELLO, payload=json_payload(plain | said)))
-        patience = Patience(time.monotonic() + 5)
+        patience = ReadLimits(time.monotonic() + 5)
         header, payload = coordinator.receive(patience, 1 << 14)
     assert header.kind is Kind.REFUSE
     return text(payload)

@@ -15,7 +15,7 @@ from pcp.runtime.group.coordinator import Coordinator
 from pcp.runtime.group.rendezvous import Rendezvous
 from pcp.runtime.group.state_transfer import fetch_snapshot
 from pcp.runtime.transport import authentication
-from pcp.runtime.transport.blocking_io import BlockingConnection, Patience
+from pcp.runtime.transport.blocking_io import BlockingConnection, ReadLimits
 from pcp.runtime.transport.frame import Frame, Kind, json_payload, text
 
 KEY, OTHER = "correct horse battery", "another horse battery"
@@ -88,7 +88,7 @@ def call(address: str, *frames: Frame) -> tuple[list[tuple[Kind, bytes]], bool]:
     with BlockingConnection(sock, "the listener") as listener:
         for frame in frames:
             listener.send(frame)
-        patience = Patience(time.monotonic() + 3)
+        patience = ReadLimits(time.monotonic() + 3)
         try:
             while True:
                 header, payload = listener.receive(patience, 1 << 16)
@@ -135,7 +135,7 @@ def test_a_recorded_proof_is_worth_nothing() -> None:
         host, port = end.address.rsplit(":", 1)
         mine = os.urandom(authentication.NONCE_BYTES)
         sock = socket.create_connection((host, int(port)), timeout=5)
-        patience = Patience(time.monotonic() + 5)
+        patience = ReadLimits(time.monotonic() + 5)
         with BlockingConnection(sock, "it") as dialler:
             dialler.send(Frame(Kind.AUTH, payload=mine))
             _, answer = dialler.receive(patience, 1 << 16)

@@ -15,8 +15,8 @@ from pcp.runtime.group.connection_options import ConnectionOptions
 from pcp.runtime.transport import mover
 from pcp.runtime.transport.fault_injection import Fault, FaultPlan
 from pcp.runtime.transport.frame import HEADER_BYTES, Frame, Kind
-from pcp.runtime.transport.incoming import Incoming
-from pcp.runtime.transport.outgoing import Outgoing
+from pcp.runtime.transport.incoming import IncomingFrame
+from pcp.runtime.transport.outgoing import OutgoingFrame
 
 compiled = pytest.mark.skipif(mover.compiled is None, reason="no compiled loops")
 WHICH = [pytest.param("compiled", marks=compiled), "python"]
@@ -70,7 +70,7 @@ def test_all_loops_give_the_bits_of_the_reference(loops, size, checksum):
 
 def sent_by(loops, payload, **options):
     """The bytes of a DATA frame with this payload."""
-    out = Outgoing(Frame(Kind.DATA, payload=payload), 0, **options)
+    out = OutgoingFrame(Frame(Kind.DATA, payload=payload), 0, **options)
     here, there = socket.socketpair()
     with here, there:
         raw = b""
@@ -91,7 +91,7 @@ def taken_by(loops, raw, *, unchecked=False):
     def place(header):
         return room[: header.length]
 
-    incoming = Incoming("a peer", place, lambda _, data: taken.append(data), loops)
+    incoming = IncomingFrame("a peer", place, lambda _, data: taken.append(data), loops)
     incoming.unchecked = unchecked
     here, there = socket.socketpair()
     with here, there:

@@ -32,7 +32,7 @@ from pcp.training.process.node_manager import NodeManager
 from pcp.training.simulate.replay import Replay
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.ledger import read
-from pcp.training.storage.run_folder import RunFolder
+from pcp.training.storage.run_folder import WORKER_LOG, RunFolder
 from pcp.training.trainer import load
 
 
@@ -88,6 +88,9 @@ def test_status_finds_the_run(folder, capsys, monkeypatch):
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     assert main(["status", "--run", where]) == 1
     assert "it has 2 rounds of 2, and goes on with: pcp shepherd" in one_line(capsys)
+    shepherd.folder.path.joinpath(WORKER_LOG).touch()  # as `pcp train` leaves it
+    assert main(["status", "--run", where]) == 1
+    assert f"goes on with: pcp train {where}" in one_line(capsys)
 
 
 def test_where_workers_say_what_is_wrong_is_told():

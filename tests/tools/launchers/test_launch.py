@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 from helpers.models.bigram_stablehlo import write_experiment
+from helpers.repository.sources import ROOT
 from helpers.servers.processes import Processes, free_port
 
 from pcp.errors import UsageError
@@ -208,6 +209,24 @@ def _rendered(chart: Path, values: dict[str, object]) -> str:
     return re.sub(r"\{\{ (.*?) \}\}", filled, text)
 
 
+PARTS = ("shepherd", "worker")
+
+
+def _tag(part):
+    """The name that the Dockerfile's first lines build an image under."""
+    said = (ROOT / f"containers/{part}.Dockerfile").read_text()
+    return re.search(r"-t (\S+)", said)[1] + ":latest"
+
+
+def test_the_images_are_those_of_the_dockerfiles(folder):
+    """And one image for both, where it is given."""
+    made = _written(folder, "launch x.json --on kubernetes --name big").read_text()
+    assert re.findall(r"image: (\S+)", made) == [_tag(part) for part in PARTS]
+    line = "launch x.json --on kubernetes --name big --image here/pcp:1"
+    made = _written(folder, line).read_text()
+    assert re.findall(r"image: (\S+)", made) == ["here/pcp:1"] * 2
+
+
 def test_a_chart_is_the_manifests_with_values(folder):
     """With other values it is what the other flags of the launcher would have made."""
     yaml = pytest.importorskip("yaml")
@@ -217,13 +236,16 @@ def test_a_chart_is_the_manifests_with_values(folder):
     assert values["workers"] == parse(json.loads(Path("x.json").read_text())).workers
     schema = json.loads((chart / "values.schema.json").read_text())
     jsonschema.validate(values, schema)
-    values |= {"image": "here:5000/pcp:1", "cpus": "7", "memory": "9Gi", "workers": 5}
+    assert {values[f"{part}_image"] for part in PARTS} == {_tag(p) for p in PARTS}
+    values |= {f"{part}_image": f"here:5000/{part}:1" for part in PARTS}
+    values |= {"cpus": "7", "memory": "9Gi", "workers": 5}
     jsonschema.validate(values, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(values | {"workers": 0}, schema)
     rendered = _rendered(chart, values)
     line = "launch x.json --on kubernetes --name big --backend cuda --namespace apart"
-    flags = "--image here:5000/pcp:1 --cpus 7 --memory 9Gi --workers 5"
+    images = " ".join(f"--{part}-image here:5000/{part}:1" for part in PARTS)
+    flags = f"{images} --cpus 7 --memory 9Gi --workers 5"
     shutil.rmtree(chart)
     direct = _written(folder, f"{line} {flags}").read_text()
     assert [*yaml.safe_load_all(rendered)] == [*yaml.safe_load_all(direct)]

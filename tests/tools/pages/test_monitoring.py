@@ -19,7 +19,7 @@ def _exposed() -> set[str]:
     metrics.validation(1, 3.0, 1)
     metrics.status({"workers": [{"state": "running"}]})
     lines = metrics.text()[0].decode().splitlines()
-    return {NAME.match(line)[0] for line in lines if NAME.match(line)}
+    return {found[0] for line in lines if (found := NAME.match(line))}
 
 
 def test_every_series_is_exposed() -> None:

@@ -104,7 +104,10 @@ def test_a_run_with_a_shepherd_goes_on(runs: Path, tmp_path: Path) -> None:
     file = tmp_path / "run" / "ledger.jsonl"
     with open(file, "ab") as taken:
         hold(taken, "")
-        assert PastRun.read(tmp_path / "run").phase == RUNNING
+        going = PastRun.read(tmp_path / "run")
+        assert going.phase == RUNNING
+        answer = going.answer()
+        assert answer["started"] <= going.rounds[0].time + 1 < answer["now"] + 1
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join(line for line in lines if '"kind":"end"' not in line))
     assert PastRun.read(tmp_path / "run").phase == STOPPED
@@ -154,6 +157,23 @@ def test_a_line_of_the_log_may_go_on(tmp_path: Path) -> None:
     assert [t for _, t in journal.events(tmp_path / "a.log")] == said
     lines = (tmp_path / "a.jsonl").read_text().splitlines()
     assert [json.loads(line)["text"] for line in lines] == said
+
+
+def test_the_journal_knows_who_is_absent(tmp_path: Path) -> None:
+    """A line when a worker leaves and one when it is back, whatever the heartbeats."""
+    file = tmp_path / "workers"
+    log = journal.Journal(2, tmp_path / "log", tmp_path / "json", file)
+    rows = [{"index": i, "worker": f"w{i}", "address": f"10.0.0.{i}:1"} for i in (0, 1)]
+    gone = rows[1] | {"left": "silent for 3.0 s"}
+    for _ in range(3):
+        log.status({"workers": rows, "absent": []})
+    for _ in range(3):
+        log.status({"workers": rows[:1], "absent": [gone]})
+    assert journal.workers(file) == [rows[0], gone]
+    log.status({"workers": rows, "absent": []})
+    log.close()
+    assert journal.workers(file) == rows
+    assert len(file.read_text().splitlines()) == 4
 
 
 def test_no_text_of_a_run_ends_the_script(tmp_path: Path, runs: Path) -> None:

@@ -2,10 +2,10 @@
 
 import random
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Any
 
 import pytest
+from helpers.simulation.ledger_in_memory import LedgerInMemory
 
 from pcp.training.coordinator.standby import election
 from pcp.training.coordinator.standby.election import (
@@ -14,44 +14,16 @@ from pcp.training.coordinator.standby.election import (
     Election,
     Lead,
     Persist,
-    Say,
+    SendTo,
 )
-from pcp.training.wire.shepherd_messages import Lines, Said, VoteRequest
-
-NOTHING = "0" * 64
-
-
-class Copy:
-    """A ledger in memory; a line is its term and a word."""
-
-    def __init__(self) -> None:
-        self.held: list[str] = []
-
-    @property
-    def count(self) -> int:
-        return len(self.held)
-
-    def term(self, count: int) -> int:
-        return int(self.held[count - 1].split()[0]) if count else 0
-
-    def hash(self, count: int) -> str:
-        said = "\n".join(self.held[:count])
-        return sha256(said.encode()).hexdigest() if count else NOTHING
-
-    def lines(self, start: int, most: int) -> list[str]:
-        return self.held[start : start + most]
-
-    def take(self, start: int, lines) -> None:
-        for at, line in enumerate(lines, start):
-            if self.held[at : at + 1] != [line]:
-                self.held[at:] = [line]
+from pcp.training.wire.shepherd_messages import Lines, VoteRequest, VoterMessage
 
 
 class Voter:
     """A process: its disk, and the machine while it lives."""
 
     def __init__(self) -> None:
-        self.log = Copy()
+        self.log = LedgerInMemory()
         self.disk: tuple[int, int | None] | None = None
         self.machine: Election | None = None
 
@@ -63,7 +35,7 @@ class World:
         self.draw = random.Random(seed)
         self.voters = [Voter() for _ in range(voters)]
         self.now = 0.0
-        self.mail: list[tuple[float, int, int, Said]] = []
+        self.mail: list[tuple[float, int, int, VoterMessage]] = []
         self.cut: set[int] = set()
         self.leaders: dict[int, int] = {}
         """Who led, by term."""
@@ -83,7 +55,7 @@ class World:
     def kill(self, number: int, *, folder: bool) -> None:
         self.voters[number].machine = None
         if folder:
-            self.voters[number].log, self.voters[number].disk = Copy(), None
+            self.voters[number].log, self.voters[number].disk = LedgerInMemory(), None
 
     def perform(self, number: int, effects) -> None:
         voter = self.voters[number]
@@ -91,7 +63,7 @@ class World:
             match effect:
                 case Persist(term=term, voted_for=vote):
                     voter.disk = (term, vote)
-                case Say(to=to, message=message):
+                case SendTo(to=to, message=message):
                     if self.draw.random() < 0.95:
                         at = self.now + self.draw.uniform(0.001, 0.05)
                         self.mail.append((at, number, to, message))
@@ -332,7 +304,7 @@ def test_a_run_that_its_leader_ends_is_taken_over_by_nobody() -> None:
     machine = world.voters[leader].machine
     assert machine is not None
     said = machine.ended("cancelled")
-    heard = [e.message for e in said if isinstance(e, Say)]
+    heard = [e.message for e in said if isinstance(e, SendTo)]
     assert len(heard) == 2
     other = world.voters[(leader + 1) % 3].machine
     assert other is not None

@@ -2,11 +2,11 @@
 
 import random
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Any
 
 import pytest
 from helpers.servers.etcd_store import InMemory, Store
+from helpers.simulation.ledger_in_memory import LedgerInMemory
 
 from pcp.errors import StateMismatch
 from pcp.training.coordinator.standby import leader_lease
@@ -18,47 +18,18 @@ from pcp.training.coordinator.standby.leader_lease import (
     Finish,
     LeaderLease,
     Look,
-    Question,
     Renew,
+    Request,
 )
 from pcp.training.shepherd import etcd_elector
-from pcp.training.shepherd.etcd import Silent
-
-
-class Copy:
-    """A ledger in memory; what is cut off must not have counted."""
-
-    def __init__(self) -> None:
-        self.held: list[str] = []
-
-    @property
-    def count(self) -> int:
-        return len(self.held)
-
-    def term(self, count: int) -> int:
-        return int(self.held[count - 1].split()[0]) if count else 0
-
-    def hash(self, count: int) -> str:
-        return sha256("\n".join(self.held[:count]).encode()).hexdigest()
-
-    def lines(self, start: int, most: int) -> list[str]:
-        return self.held[start : start + most]
-
-    def take(self, start: int, lines) -> None:
-        assert start <= len(self.held), "a gap"
-        for at, line in enumerate(lines, start):
-            if self.held[at : at + 1] != [line]:
-                self.held[at:] = [line]
-
-    def cut(self, count: int) -> None:
-        del self.held[count:]
+from pcp.training.shepherd.etcd import Unavailable
 
 
 class Process:
     """A shepherd: its disk, its clock, and the machine while it lives."""
 
     def __init__(self, draw: random.Random) -> None:
-        self.log = Copy()
+        self.log = LedgerInMemory()
         self.rate, self.ahead = draw.uniform(0.93, 1.07), draw.uniform(0, 1e6)
         self.machine: LeaderLease | None = None
         self.lease = ""
@@ -93,14 +64,14 @@ class World:
     def kill(self, number: int, *, folder: bool) -> None:
         self.processes[number].machine = None
         if folder:
-            self.processes[number].log = Copy()
+            self.processes[number].log = LedgerInMemory()
 
     def lost(self, number: int) -> str:
         if number in self.cut:
-            return "question"
+            return "request"
         luck = self.draw.random()
         return (
-            "question" if luck < self.loss else "answer" if luck < 2 * self.loss else ""
+            "request" if luck < self.loss else "answer" if luck < 2 * self.loss else ""
         )
 
     def perform(self, number: int, effects) -> None:
@@ -126,29 +97,29 @@ class World:
         return draw.uniform(0.3, 1.0) if draw.random() < 0.05 else draw.uniform(0, 0.05)
 
     def asking(
-        self, number: int, machine: LeaderLease, question: Question, asked_at: float
+        self, number: int, machine: LeaderLease, request: Request, asked_at: float
     ) -> Callable[[], Any]:
-        """The question reaches etcd; its answer comes later still."""
+        """The request reaches etcd; its answer comes later still."""
 
         def asked() -> None:
             etcd = InMemory(self.store, lambda: self.lost(number))
             try:
-                answer = self.answer(number, machine, question, etcd, asked_at)
-            except Silent:
-                answer = lambda: machine.lost(question) or []  # noqa: E731
+                answer = self.answer(number, machine, request, etcd, asked_at)
+            except Unavailable:
+                answer = lambda: machine.lost(request) or []  # noqa: E731
             self.mail.append((self.now + self.delay(), number, machine, answer))
 
         return asked
 
-    def answer(self, number, machine, question, etcd, asked_at) -> Callable[[], Any]:
+    def answer(self, number, machine, request, etcd, asked_at) -> Callable[[], Any]:
         process = self.processes[number]
-        match question:
+        match request:
             case Look():
-                seen = etcd_elector._looked(etcd, question)
+                seen = etcd_elector._looked(etcd, request)
                 return lambda: machine.seen(seen)
             case Campaign():
                 granted, seconds = etcd.grant(SECONDS)
-                term = etcd_elector._campaigned(etcd, question, granted, str(number))
+                term = etcd_elector._campaigned(etcd, request, granted, str(number))
 
                 def led() -> Any:
                     process.lease = granted
@@ -160,12 +131,12 @@ class World:
                 left = etcd.keep_alive(process.lease)
                 return lambda: machine.renewed(left, asked_at, self.clock(number))
             case AppendLines():
-                taken = etcd_elector._appended(etcd, question)
-                return lambda: machine.appended(question, taken)
+                taken = etcd_elector._appended(etcd, request)
+                return lambda: machine.appended(request, taken)
             case Finish():
-                etcd_elector._finished(etcd, question, process.lease)
+                etcd_elector._finished(etcd, request, process.lease)
                 return lambda: []
-        raise AssertionError(question)
+        raise AssertionError(request)
 
     def write(self, number: int) -> None:
         machine = self.processes[number].machine
@@ -347,7 +318,7 @@ def test_who_has_lines_that_never_counted_leads_again_without_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     comes_back(1)
-    monkeypatch.setattr(Copy, "cut", lambda self, count: None)
+    monkeypatch.setattr(LedgerInMemory, "cut", lambda self, count: None)
     with pytest.raises(AssertionError, match="no leader"):
         comes_back(1)
 

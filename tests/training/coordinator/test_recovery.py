@@ -20,7 +20,7 @@ from helpers.worlds.training_runs import (
 from pcp.errors import Timeout
 from pcp.runtime import fetch_snapshot
 from pcp.training.coordinator.checkpointing import Saver
-from pcp.training.coordinator.events import Saved
+from pcp.training.coordinator.events import SavedState
 from pcp.training.coordinator.recovery import Recovery
 from pcp.training.coordinator.roster import READY, RESTORING
 from pcp.training.coordinator.run_state import RunState
@@ -203,7 +203,7 @@ def test_shares_are_cut_anew_only_when_nobody_is_taking_one(tmp_path):
     hellos = [Hello.model_construct(worker=name) for name in "abc"]
     a, b, c = (state.roster.add(Nobody(), hello, 0.0) for hello in hellos)
     found = Recovery(state, rounds)
-    state.serve(Saved(0, workers=2))
+    state.serve(SavedState(0, workers=2))
     a.state, a.committed = READY, 0
     b.state, b.taking = RESTORING, {"source": CHECKPOINT}
     assert not found.settled([a])

@@ -18,7 +18,7 @@ from helpers.worlds.training_runs import (
 
 from pcp.runtime.group import state_transfer
 from pcp.training.shepherd import checkpointer
-from pcp.training.shepherd.serving import Serving
+from pcp.training.shepherd.serving import StateServer
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
@@ -158,10 +158,10 @@ def test_a_checkpoint_of_a_round_that_was_undone_is_not_taken_for_the_last(tmp_p
         ledger.append("begin", samples_per_epoch=10)
         ledger.append("round", round=1, epoch=1, leases={})
         ledger.append("commit", round=1, epoch=1, digest=digest, consumed={})
-        serving = Serving(None, folder, ledger, exp)
+        serving = StateServer(None, folder, ledger, exp)
         path = checkpoints.save(folder.path, other)
         found = serving.look(1)
         assert found.path is None
         assert "is not the state the ledger committed" in found.damaged[0]
         assert checkpoints.save(folder.path, state) == path
-        assert Serving(None, folder, ledger, exp).look(1).path == str(path)
+        assert StateServer(None, folder, ledger, exp).look(1).path == str(path)

@@ -17,7 +17,7 @@ from pcp.errors import CompileError, RuntimeFault
 from pcp.runtime.transport import link
 from pcp.training.coordinator.events import Lost, Tick
 from pcp.training.shepherd import server as hubs
-from pcp.training.shepherd.server import Allowance, Connection, Received, Server
+from pcp.training.shepherd.server import Connection, RateLimiter, Received, Server
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import connect
@@ -160,7 +160,7 @@ def test_a_flood_stays_in_its_own_socket(monkeypatch) -> None:
 
 
 def test_a_connection_sends_so_many_messages_a_second() -> None:
-    pace = Allowance(100.0)
+    pace = RateLimiter(100.0)
     began = pace._at
     assert sum(pace.pause(began) for _ in range(100)) == 0.0
     assert pace.pause(began) > 0.0

@@ -11,7 +11,7 @@ from helpers.worlds.communicators import eventually
 from helpers.worlds.standby import Standby
 
 from pcp.errors import ConfigError, StateMismatch
-from pcp.training.shepherd.etcd import Etcd, Silent, found, more, place
+from pcp.training.shepherd.etcd import Etcd, Unavailable, found, more, place
 from pcp.training.shepherd.etcd_elector import EtcdElector
 from pcp.training.shepherd.voters import Voters
 from pcp.training.storage.ledger import Ledger, check
@@ -87,7 +87,7 @@ def conversation(etcd: Etcd) -> list[object]:
     behind = etcd.get(line(1), etcd.key("line0"), 1)
     nothing = etcd.get(line(9), etcd.key("line0"), 5)
     ranges = etcd.transact([], [behind, nothing])[2]
-    with pytest.raises(Silent, match="lease not found"):
+    with pytest.raises(Unavailable, match="lease not found"):
         etcd.transact([], [etcd.put(leader, "c", "77")])
     said = [
         *(seconds, took, again[0], wrote[0], known[0], other),

@@ -12,7 +12,7 @@ from pcp.errors import StateMismatch
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
-from pcp.training.storage.safetensors_io import Kind, Streamed
+from pcp.training.storage.safetensors_io import Kind, StreamedFile
 
 MIB = 1 << 20
 ARRAYS = {
@@ -40,7 +40,7 @@ def test_the_package_safetensors_reads_the_same(tmp_path: Path) -> None:
 def test_tensors_that_come_in_another_order_give_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "b.safetensors"
     kinds = {name: Kind.of(name, array) for name, array in ARRAYS.items()}
-    with Streamed(path, kinds, {"format": "pt"}) as file:
+    with StreamedFile(path, kinds, {"format": "pt"}) as file:
         for name, array in reversed(ARRAYS.items()):
             file.put(name, array)
     assert (
@@ -52,12 +52,12 @@ def test_a_tensor_that_does_not_come_or_is_another_is_told(tmp_path: Path) -> No
     kinds = {"a": Kind("F32", (2,))}
     with (
         pytest.raises(StateMismatch, match="no value of a"),
-        Streamed(tmp_path / "a", kinds),
+        StreamedFile(tmp_path / "a", kinds),
     ):
         pass
     with (
         pytest.raises(StateMismatch, match="a: is "),
-        Streamed(tmp_path / "a", kinds) as file,
+        StreamedFile(tmp_path / "a", kinds) as file,
     ):
         file.put("a", np.zeros(3, np.float32))
 

@@ -51,7 +51,7 @@ def test_members_train_and_other_roles_do_not(tmp_path) -> None:
     one, two = (protected(tmp_path, "worker", name)[0] for name in "ab")
     crew = [start(shepherd.port, "a", one)]
     eventually(lambda: "a" in shepherd.roster, 10)
-    with pytest.raises(PcpError, match="the name a is that of another identity"):
+    with pytest.raises(PcpError, match="the name a belongs to another identity"):
         start(shepherd.port, "a", two).finish()
     crew.append(start(shepherd.port, "b", two))
     assert thread.finish().rounds == 4

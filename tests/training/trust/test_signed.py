@@ -14,7 +14,7 @@ from pcp.errors import BundleError, ConfigError, StateMismatch
 from pcp.runtime import Endpoint
 from pcp.runtime.transport import certificates
 from pcp.runtime.transport.credentials import Protection
-from pcp.runtime.transport.peer_identity import Revoked
+from pcp.runtime.transport.peer_identity import RevocationList
 from pcp.runtime.transport.signatures import Signer, Trust, own_signer
 from pcp.signing import BUNDLE, Signature
 from pcp.tools.cli import main
@@ -153,7 +153,7 @@ def test_by_default_the_issuers_shepherds_are_trusted_and_nobody_else(
     with pytest.raises(BundleError, match="of another key"):
         load(bundle.signed(thief).to_bytes(), trust)
     assert len(loaded) == 2
-    assert Trust(frozenset({number}), revoked=Revoked(tmp_path / "revoked")).asks
+    assert Trust(frozenset({number}), revoked=RevocationList(tmp_path / "revoked")).asks
 
 
 def start(port: int, name: str, protected: Protection) -> Background[str]:

@@ -30,7 +30,7 @@ def test_a_tag_is_of_a_key_or_of_an_issuer(tmp_path) -> None:
     assert tag_of(Protection(tls=worker)) == tag_of(Protection(tls=shepherd))
     elsewhere = member(tmp_path, "worker", "elsewhere")[0]
     assert tag_of(Protection(tls=worker)) != tag_of(Protection(tls=elsewhere))
-    with pytest.raises(UsageError, match="whoever is on this network"):
+    with pytest.raises(UsageError, match="any process could announce itself"):
         tag_of(Protection())
 
 

@@ -1,12 +1,12 @@
-"""What members did wrong before: who is so again and again is let go.
+"""The conduct of members: their faults, and quarantine for repeated ones.
 
-A member that is wrong once may have had a flipped bit: it is put right. Twice within
-`FORGIVEN` rounds, it is quarantined: the ledger has its name, and no shepherd of the
-run takes it in again.
+A member with one fault may have had a flipped bit: it fetches the right state. With two
+faults within `FORGIVEN` rounds it is quarantined: the ledger has its name, and no
+shepherd of the run admits it again.
 
-Of two members of which one says that it cannot reach the other, either may be at fault.
-Where most say so, it is the one they name. Else it is the one who fell out with more of
-the others so far; and of equals, the one who did not have to go the last time.
+When a member reports that it cannot reach another one, either may be at fault. If most
+members report the same peer, that peer is removed. Else the member with more such
+failures so far is removed; and of equals, the one that was not removed the last time.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -16,7 +16,7 @@ FORGIVEN = 8
 
 
 def quarantined(name: str, reason: str) -> str:
-    """What a worker of that name hears when it comes."""
+    """The refusal of a worker of that name."""
     return f"{name} is quarantined in this run: {reason}"
 
 
@@ -29,14 +29,14 @@ class Conduct:
         self._gone: str | None = None
 
     def wrong(self, name: str, round_: int) -> bool:
-        """Note a fault in a round; whether there was one in a round not long before."""
+        """Note a fault in a round; whether there was one in the rounds just before."""
         before, self._last[name] = self._last.get(name), round_
         return before is not None and 0 < round_ - before < FORGIVEN
 
     def to_go(
         self, members: Sequence[str], accused: Mapping[str, Set[str]]
     ) -> tuple[str, str]:
-        """The member that leaves a group that cannot exchange, and why.
+        """The member to remove from a group that cannot exchange, and why.
 
         `accused` are members that others cannot reach, each with those others.
         """

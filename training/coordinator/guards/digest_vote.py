@@ -1,14 +1,15 @@
-"""Which of the states counts that members prepared from the same parts.
+"""The digest vote: which of the states counts that members prepared.
 
-All make the same of a round, up to rounding, and take rank 0's bits for it; one that
-finds them wrong keeps its own, and disputes. So in a group of which one member is wrong
-most digests are equal, and that state stands:
+All members compute the same result of a round, up to rounding, and take the bits of
+rank 0. A member whose own result differs by more keeps its own, and disputes. So in a
+group with one wrong member most digests are equal, and that state counts:
 
-    all equal              it counts
-    more than half equal   it counts, and the others are wrong
+    all equal              the state counts
+    more than half equal   that state counts, and the other members are wrong
     else                   if most of the others dispute rank 0's, rank 0 is wrong;
                            a member that prepared something else than the time before,
-                           while another did not, is wrong; else nobody can say
+                           while another did not, is wrong; else no member is known
+                           to be
 """
 
 from collections import Counter

@@ -1,19 +1,19 @@
-"""Whether a member gets on: that it lives says its heartbeat, that it works its steps.
+"""The progress guard: a heartbeat shows that a member lives, its steps that it works.
 
 A member that is to make inner steps, or to validate, makes the next one within
 
     max(LEAST_SECONDS, TIMES x the median of its own newest rounds' seconds a step)
 
-by the shepherd's clock; where this shepherd knows none yet, of what its predecessor
-found. Before its first step a program may have to be loaded and compiled for the
-device: FIRST_SECONDS, once it has begun with its order, or TIMES the longest that
-others of its target took, and a minute at least. While it waits for others, in
-an exchange or where a group is formed, it makes none: who it waits for is looked at. A
-newer order ends such a wait, so one that began before it is no progress; nor is one for
-others that are all further.
+by the shepherd's clock; a new shepherd uses the seconds a step of the shepherd before
+it. Before the first step the member may have to load its program and compile it for the
+device: it has FIRST_SECONDS, once it has begun with its `RoundStart`, or TIMES the
+longest that others of its target took, and a minute at least. A member that waits for
+others, in an exchange or in the formation of a group, makes no steps: the guard checks
+those it waits for. A newer message ends such a wait, so a wait that began before it is
+no progress; nor is a wait for members that are all further.
 
-A member that does not come to the group of its newest order is left out of it, and
-stays away until it does something else than then.
+A member that does not come to the group of its newest message is left out of the group,
+and counts as away until its whereabouts change.
 """
 
 import math
@@ -28,20 +28,19 @@ LEAST_SECONDS = 10.0
 TIMES = 10.0
 FIRST_SECONDS = 600.0
 _ROUNDS = 16
-_WITH_OTHERS = ("exchange", "forming")
 _MINUTE = 60.0
 _ABOUT = {"loading": 60 * _MINUTE, "restoring": 60 * _MINUTE, "validating": _MINUTE}
-"""What else a member may be about, which comes before an order; seconds, at least.
+"""The least seconds for other work of a member, which comes before a message.
 
-A state that is large comes slowly where a network is; one that stops coming is an error
-of the worker's own.
+A large state comes slowly over a slow network; a transfer that stops is an error that
+the worker itself finds.
 """
 _DRIFT = 0.999
-"""Of a second by another machine's clock: so much has gone by, at least."""
+"""The least seconds of this clock in a second of another machine's clock."""
 
 
 class Pace:
-    """How fast a member's inner steps are, and when it made the newest; seconds."""
+    """The speed of a member's inner steps, and when it made the newest; seconds."""
 
     def __init__(self) -> None:
         self._usual: deque[float] = deque(maxlen=_ROUNDS)
@@ -50,26 +49,24 @@ class Pace:
         self._ordered, self._joined = -math.inf, False
         self._away: float | None = None
         self.behind = False
-        """Whether all that it could wait for are further than it is."""
+        """Whether all members that it could wait for are further."""
         self.first_took: float | None = None
-        """Seconds until its process had made a step, if this shepherd saw that."""
+        """Seconds to the first step of its process, if this shepherd saw that."""
         self.first: float | None = None
         """The longest such time of members with the same target."""
         self.before: float | None = None
         """Seconds that a step of this program took under the shepherd before."""
         self.at: Whereabouts | None = None
-        """What it said last."""
+        """Its last whereabouts."""
 
     @property
     def limit(self) -> float:
-        """Within which a step is made."""
+        """The seconds within which a step must be made."""
         known, call = self._known, None if self.at is None else self.at.call
-        if call == "forming" and self.behind:
-            call = "restoring"  # others may have formed it, and held the state before
         if call in _ABOUT:
             return max(_ABOUT[call], TIMES * (known or 0.0))
         if known is None and self.idle:
-            return LEAST_SECONDS  # there is nothing to load before it begins
+            return LEAST_SECONDS  # no program is to be loaded before it begins
         if known is None:
             first = self.first
             return FIRST_SECONDS if first is None else max(_MINUTE, TIMES * first)
@@ -77,30 +74,30 @@ class Pace:
 
     @property
     def usual(self) -> float | None:
-        """Seconds that a step takes, once that is known."""
+        """The usual seconds of a step; None: not known yet."""
         return median(self._usual) if self._usual else None
 
     @property
     def _known(self) -> float | None:
-        """The same, or what it was for who has made steps before."""
+        """The usual seconds of a step, here or under the shepherd before."""
         stepped = self.at is not None and self.at.steps
         return self.before if self.usual is None and stepped else self.usual
 
     @property
     def idle(self) -> bool:
-        """Whether it does nothing for its newest order, as far as it says."""
+        """Whether it does nothing for its newest message, by its whereabouts."""
         if self.at is None or self.at.call == "waiting":
             return True
-        return self.at.call in _WITH_OTHERS and not self._joined
+        return self.at.with_others and not self._joined
 
     def ordered(self, now: float) -> None:
-        """It has an order, which ends what it waited for before."""
+        """A message was sent to it, which ends its earlier wait."""
         self._ordered, self._joined, self.behind = now, False, False
 
     def heard(self, at: Whereabouts, now: float) -> None:
-        """Where its own thread is; a step more, or one with others, is progress."""
+        """Note its whereabouts; a further step, or a wait for others, is progress."""
         newest = now - _DRIFT * at.since >= self._ordered
-        self._joined = newest and at.call in _WITH_OTHERS and not self.behind
+        self._joined = newest and at.with_others and not self.behind
         if self._away is not None and now - _DRIFT * at.since >= self._away:
             self._away = None
         if at.steps > 0 == self._steps and self._since is not None:
@@ -109,46 +106,53 @@ class Pace:
             self._since, self._steps = now, at.steps
         self.at = at
 
+    def within(self, seconds: float) -> bool:
+        """Whether it is with others, as it says, for as long as that."""
+        return self.at is not None and self.at.with_others and self.at.since >= seconds
+
     @property
     def away(self) -> bool:
-        """Whether it does since long what it did when a group was formed without it."""
+        """Whether its whereabouts are those of when a group was formed without it."""
         return self._away is not None
 
     def left(self, now: float) -> None:
-        """A group is formed without it: it did not come."""
+        """Note that a group is formed without it."""
         self._away = now
 
     def may_come(self, now: float) -> bool:
-        """Whether it may begin with its order yet: there is time, or it is about it."""
+        """Whether it may still begin with its message: it has time, or is at it."""
         return now - self._ordered <= self.come_seconds or (
             self.at is not None and self.at.call in _ABOUT
         )
 
     @property
     def come_seconds(self) -> float:
-        """Within which it begins with an order."""
+        """The seconds within which it must begin with a message."""
         return max(LEAST_SECONDS, TIMES * (self.usual or 0.0))
 
     def made(self, steps: int, seconds: float) -> None:
-        """So many steps took it so long."""
+        """Note how long so many steps took."""
         self._usual.append(seconds / max(steps, 1))
 
     def rests(self) -> None:
-        """It is to make no steps."""
+        """Note that it is to make no steps."""
         self._since = None
 
     def works(self, now: float) -> None:
-        """It is to make steps, from now on at the latest."""
+        """Note that it is to make steps, from now on at the latest."""
         if self._since is None:
             self._since = now
 
     def stalled(self, now: float) -> str | None:
-        """Why it does not get on; None if it does, or never said where it is."""
-        if self._since is None or self.at is None or now - self._since <= self.limit:
+        """Why it makes no progress; None if it does, or has sent no whereabouts."""
+        if self._since is None or self.at is None:
+            return None
+        idle = now - self._since
+        if idle <= LEAST_SECONDS or idle <= self.limit:
             return None
         at, usual = self.at, self._known
         known = f"; usual are {usual:.2g} s" if usual is not None else ""
         return (
-            f"no inner step for {now - self._since:.1f} s{known}: it is in "
+            f"no inner step for {idle:.1f} s{known}: it is in "
             f"{at.call!r} for {at.since:.1f} s, behind step {at.steps}"
         )

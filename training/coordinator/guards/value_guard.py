@@ -1,14 +1,15 @@
-"""Whether what a member says it made may count: finite, of usual size, as granted.
+"""The value guard: a member's part counts if finite, of usual size, as granted.
 
     loss     a number
     delta    how far the inner steps moved the parameters, an L2 norm: finite, and per
              inner step at most `norm_limit` times the running median
-    result   the same of the change of the shared state, in which no number has ceased
-             to be finite
+    result   the same of the change of the shared state, in which no number has become
+             one that is not finite
     claims   steps and tokens are those of the lease
 
-A member's own fault shows in its own loss or delta, before the exchange. One that says
-nothing of it shows in the result, and only by leaving it out.
+A member's fault shows in its loss or delta, before the exchange. A fault that the
+member does not report shows in the result, and the guard finds the member only by
+leaving it out.
 """
 
 import math
@@ -24,9 +25,9 @@ from pcp.training.wire.messages import (
 )
 
 WINDOW = 64
-"""Norms of which the running median is."""
+"""How many norms the running median is of."""
 ENOUGH = 8
-"""Norms before one is judged by their median."""
+"""How many norms there must be before one is compared with their median."""
 
 
 class Norms:
@@ -37,7 +38,7 @@ class Norms:
         self._counted: deque[float] = deque(maxlen=WINDOW)
 
     def fault(self, value: float, what: str) -> str | None:
-        """What is wrong with one; None if it may count."""
+        """The fault of a norm; None if it may count."""
         if not math.isfinite(value):
             return f"the norm of {what} is {value}"
         if self._limit is None or len(self._counted) < ENOUGH:
@@ -51,28 +52,28 @@ class Norms:
         )
 
     def count(self, values: Iterable[float]) -> None:
-        """These counted."""
+        """Add norms that counted."""
         self._counted.extend(values)
 
     def forget(self) -> None:
-        """Judge none by those before: what is usual has changed."""
+        """Forget the norms: the usual size has changed."""
         self._counted.clear()
 
 
 class ValueGuard:
-    """Judges members' parts of rounds, and results; see the module."""
+    """Checks members' parts of rounds, and results; see the module."""
 
     def __init__(self, norm_limit: float | None) -> None:
         self._deltas, self._results = Norms(norm_limit), Norms(norm_limit)
         self._pending: dict[str, float] = {}
-        """Norms of the deltas of the attempt under way, by member."""
+        """The norms of the deltas of the attempt under way, by member."""
 
     def begin(self) -> None:
-        """Another attempt."""
+        """Begin with another attempt."""
         self._pending.clear()
 
     def part(self, name: str, said: Computed, steps: int) -> str | None:
-        """What is wrong with the inner steps of a member; None: they may count."""
+        """The fault of a member's inner steps; None: they may count."""
         if said.loss is not None and not math.isfinite(said.loss):
             at = said.nonfinite_step
             return f"loss is {said.loss}" + (f" at step {at}" if at else "")
@@ -85,9 +86,9 @@ class ValueGuard:
         return None
 
     def result(self, said: Sequence[Prepared]) -> str | None:
-        """What is wrong with a state, by members that prepared it; None: nothing.
+        """The fault of a state, by the reports of members that prepared it, or None.
 
-        Most of them are believed.
+        The report of most of them counts.
         """
         bad = [message for message in said if message.spoiled]
         if 2 * len(bad) > len(said):
@@ -98,20 +99,20 @@ class ValueGuard:
         return self._results.fault(_middle(norms), "its change")
 
     def committed(self, said: Sequence[Prepared]) -> None:
-        """A round counts: so do its norms."""
+        """Add the norms of a committed round."""
         norms = [message.moved for message in said if message.moved is not None]
         self._deltas.count(self._pending.values())
         self._results.count([_middle(norms)] if norms else [])
         self._pending.clear()
 
     def forget(self) -> None:
-        """What is usual has changed, says an operator."""
+        """Forget the norms: an operator says that the usual size has changed."""
         self._deltas.forget()
         self._results.forget()
 
 
 def claim(attempt: Attempt, name: str, said: Prepared, sample: int, one: int) -> str:
-    """What a member claims and was not granted; "" if it is as granted.
+    """A claim of a member beyond its lease; "" if there is none.
 
     `sample` tokens are a sample; `one` inner step takes so many samples.
     """
@@ -125,6 +126,6 @@ def claim(attempt: Attempt, name: str, said: Prepared, sample: int, one: int) ->
 
 
 def _middle(values: Sequence[float]) -> float:
-    """The median, of NaN too: such a value counts as larger than any other."""
+    """The median; NaN counts as larger than any other value."""
     ordered = sorted(values, key=lambda v: math.inf if math.isnan(v) else v)
     return ordered[(len(ordered) - 1) // 2]

@@ -1,27 +1,28 @@
-"""Which of a run's shepherds leads, and that the others have its ledger, as in Raft.
+"""The election of a run's leading shepherd, and the copies of its ledger, as in Raft.
 
-An odd number of voters, each with a copy of the ledger. One that hears from no leader
-asks whether most would vote for it; if so it asks for votes in a new term, and leads
-with those of most: of voters that know of no later term, have not voted in this one,
-and whose copy is not ahead of its own. So a voter that was cut off, and comes back,
-begins no term that ends another's lead. The
-leader sends its lines; a line counts once most have it and one of its own term is among
-those. A leader that does not hear from most for a while leads no longer: with less than
-half of the voters there is no leader.
+There is an odd number of voters, each with a ledger copy. A voter that receives nothing
+from a leader asks first whether most voters would vote for it (a pre-vote). If so, it
+asks for votes in a new term, and leads with the votes of most. A voter gives its vote
+if it knows of no later term, has not voted in this one, and its copy is not ahead of
+the candidate's. So a voter that was cut off, and comes back, begins no term that ends
+another's lead. The leader sends its lines; a line counts once most voters have it and a
+line of the leader's own term. A leader without answers from most for a while leads no
+longer: with less than half of the voters there is no leader.
 
-Pure but for the copy of the ledger (`LineLog`): `step(event, now)` gives effects in
-their order; what it decides in a term is on the disk (`Persist`) before it is said.
+The machine is pure but for the ledger copy (`LineLog`): each event gives effects in
+their order; term and vote are on the disk (`Persist`) before a message with them is
+sent.
 
     learner ──the leader's lines are here──► follower ──silence, and ──► candidate
        ▲                                        ▲  ▲    most would vote    │ most vote
     an empty folder                             │  └──a later term─────────┤
                                                 └──most are silent──── leader
 
-A voter whose folder is empty may have voted, and lost that: it is a learner, which
-votes for nobody, until a leader has brought it up to date; or until all others say that
+A voter whose folder is empty may have lost its vote: it is a learner, which does not
+vote, until a leader has brought it up to date, or until all other voters report that
 nothing was ever written. (Ongaro and Ousterhout, "In search of an understandable
 consensus algorithm", 2014; the learner is "Consensus: bridging theory and practice",
-2014, chapter 4, and the question before the vote its 9.6.)
+2014, chapter 4, and the pre-vote its 9.6.)
 """
 
 import random
@@ -34,9 +35,9 @@ from pcp.training.wire.shepherd_messages import (
     Farewell,
     Lines,
     LinesTaken,
-    Said,
     Vote,
     VoteRequest,
+    VoterMessage,
 )
 
 BEAT = 0.15
@@ -44,7 +45,7 @@ BEAT = 0.15
 SILENCE = (0.8, 1.6)
 """Seconds of silence after which a voter stands for election, drawn anew each time."""
 AT_ONCE = 256
-"""Lines of one message."""
+"""The most lines of one message."""
 LEARNER, FOLLOWER, CANDIDATE, LEADER = "learner", "follower", "candidate", "leader"
 
 
@@ -57,11 +58,11 @@ class LineLog(Protocol):
         ...
 
     def term(self, count: int) -> int:
-        """The term of the last of so many lines; 0 of none."""
+        """The term of the last of the first `count` lines; 0 of none."""
         ...
 
     def hash(self, count: int) -> str:
-        """The hash of the last of so many lines."""
+        """The hash of the last of the first `count` lines."""
         ...
 
     def lines(self, start: int, most: int) -> Sequence[str]:
@@ -69,24 +70,24 @@ class LineLog(Protocol):
         ...
 
     def take(self, start: int, lines: Sequence[str]) -> None:
-        """Have these lines from `start` on, in place of others: on the disk."""
+        """Write lines from `start` on to the disk, in place of others."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Have this on the disk before anything else is done."""
+    """Write term and vote to the disk before any later effect."""
 
     term: int
     voted_for: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class SendTo:
     """Send a message to a voter; it may get lost."""
 
     to: int
-    message: Said
+    message: VoterMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +111,13 @@ class Over:
     reason: str
 
 
-Effect = Persist | Say | Lead | Deposed | Over
+Effect = Persist | SendTo | Lead | Deposed | Over
 
 
 class Election:
-    """One voter, by its number among `voters`. Not thread-safe; never blocks.
+    """One voter, number `me` of `voters`. Not thread-safe; never blocks.
 
-    `persisted` is what was on the disk: term and vote; None: nothing.
+    `persisted` is the term and the vote that were on the disk; None: none were.
     """
 
     def __init__(
@@ -135,15 +136,15 @@ class Election:
         self.role = LEARNER if persisted is None else FOLLOWER
         self.leader: int | None = None
         self.committed = 0
-        """Lines that count: most voters have them."""
+        """The number of lines that count: most voters have them."""
         self._draw, self._heard = draw, now
         self._until = self._stands_at(now)
         self._beaten = now - BEAT
         self._votes: set[int] = set()
         self._would: set[int] | None = None
-        """Voters that would vote for this one, while it asks."""
+        """Voters that would vote for this one, during a pre-vote."""
         self._blank: dict[int, int] = {}
-        """Terms of voters that say that nothing was ever written."""
+        """The terms of voters that report that nothing was ever written."""
         self._next: dict[int, int] = {}
         self._match: dict[int, int] = {}
         self._answered: dict[int, float] = {}
@@ -152,7 +153,7 @@ class Election:
             self.role = FOLLOWER
 
     def holds(self, now: float) -> bool:
-        """Whether this voter leads; most may be silent since a moment ago."""
+        """Whether this voter leads; most voters may be silent since a moment ago."""
         del now
         return self.role == LEADER
 
@@ -170,12 +171,12 @@ class Election:
             self._ask(now)
         return self._taken()
 
-    def heard(self, message: Said, now: float) -> list[Effect]:
-        """A voter says something."""
+    def heard(self, message: VoterMessage, now: float) -> list[Effect]:
+        """A message of a voter came."""
         if message.sender not in self.peers:
             return []
         if isinstance(message, VoteRequest) and self._content(message, now):
-            return []  # there is a leader: who lost touch does not unseat it
+            return []  # there is a leader: a voter that was cut off does not depose it
         trial = isinstance(message, VoteRequest) and message.trial
         if message.term > self.term and not trial:
             self._enter(message.term, now)
@@ -203,7 +204,7 @@ class Election:
         return self._taken()
 
     def ended(self, reason: str) -> list[Effect]:
-        """The leader ends the run: nobody takes it over."""
+        """The leader ends the run: no voter takes it over."""
         if self.role == LEADER:
             self._tell_all(Farewell(sender=self.me, term=self.term, reason=reason))
         return self._taken()
@@ -211,7 +212,10 @@ class Election:
     # Elections --------------------------------------------------------------------
 
     def _ask(self, now: float) -> None:
-        """Whether most would vote for this one; nothing changes by that."""
+        """Begin a pre-vote: would most voters vote for this one?
+
+        No term or vote changes.
+        """
         self._would = {self.me}
         self._until = self._stands_at(now)
         self._request(trial=True)
@@ -241,38 +245,38 @@ class Election:
         self._tell_all(request)
 
     def _content(self, message: VoteRequest, now: float) -> bool:
-        """Whether a leader was heard too lately to think of another."""
+        """Whether a leader was alive too lately to vote for another."""
         if self.role == LEADER:
             unseats = message.trial or message.term > self.term
             return unseats and self._reached(now) >= self.most
         return self.leader is not None and now - self._heard < SILENCE[0]
 
-    def _on_request(self, said: VoteRequest, now: float) -> None:
+    def _on_request(self, message: VoteRequest, now: float) -> None:
         count = self.log.count
-        behind = (said.last, said.count) < (self.log.term(count), count)
+        behind = (message.last, message.count) < (self.log.term(count), count)
         able = self.role != LEARNER and not behind
-        if said.trial:  # as one would vote in a term that is not there yet
-            granted = able and said.term >= self.term
-            term = said.term if granted else self.term
+        if message.trial:  # as this voter would vote in the next term
+            granted = able and message.term >= self.term
+            term = message.term if granted else self.term
             answer = Vote(sender=self.me, term=term, granted=granted, trial=True)
-            self._say(said.sender, answer)
+            self._say(message.sender, answer)
             return
-        free = self.voted_for in (None, said.sender)
-        granted = said.term == self.term and free and able
+        free = self.voted_for in (None, message.sender)
+        granted = message.term == self.term and free and able
         if granted:
-            self._vote(self.term, said.sender)
+            self._vote(self.term, message.sender)
             self._until = self._stands_at(now)
-        self._say(said.sender, Vote(sender=self.me, term=self.term, granted=granted))
+        self._say(message.sender, Vote(sender=self.me, term=self.term, granted=granted))
 
-    def _on_vote(self, said: Vote, now: float) -> None:
-        if said.term != self.term or not said.granted:
+    def _on_vote(self, message: Vote, now: float) -> None:
+        if message.term != self.term or not message.granted:
             return
-        if said.trial:
+        if message.trial:
             if self._would is not None:
-                self._would.add(said.sender)
+                self._would.add(message.sender)
                 self._encouraged(now)
         elif self.role == CANDIDATE:
-            self._votes.add(said.sender)
+            self._votes.add(message.sender)
             self._elected(now)
 
     def _elected(self, now: float) -> None:
@@ -286,7 +290,7 @@ class Election:
         self._send_lines(now)
 
     def _enter(self, term: int, now: float) -> None:
-        """A later term: whoever led, or stood, in the one before does not any more."""
+        """Enter a later term, as a follower: a lead, or a candidacy, is over."""
         led = self.role == LEADER
         self._vote(term, None)
         self.leader = self._would = None
@@ -307,7 +311,7 @@ class Election:
             self._send_lines(now)
 
     def _reached(self, now: float) -> int:
-        """How many voters answered lately; a leader counts itself."""
+        """How many voters answered lately, the leader included."""
         return 1 + sum(now - at < SILENCE[0] for at in self._answered.values())
 
     def _send_lines(self, now: float) -> None:
@@ -329,50 +333,50 @@ class Election:
         )
         self._say(peer, message)
 
-    def _on_lines(self, said: Lines, now: float) -> None:
-        if said.term < self.term:
-            self._answer(said, False, self.log.count)
+    def _on_lines(self, message: Lines, now: float) -> None:
+        if message.term < self.term:
+            self._answer(message, False, self.log.count)
             return
         if self.role == CANDIDATE:
             self.role = FOLLOWER
-        self.leader, self._heard, self._would = said.sender, now, None
+        self.leader, self._heard, self._would = message.sender, now, None
         self._until = self._stands_at(now)
         log = self.log
-        if said.start > log.count or log.hash(said.start) != said.before:
-            # From where both may agree: further back with every answer.
-            back = max(0, min(log.count, said.start - max(1, said.start // 2)))
-            self._answer(said, False, back)
+        if message.start > log.count or log.hash(message.start) != message.before:
+            # A start at which both may agree: further back with every answer.
+            back = max(0, min(log.count, message.start - max(1, message.start // 2)))
+            self._answer(message, False, back)
             return
-        log.take(said.start, said.lines)
-        reached = said.start + len(said.lines)
-        self.committed = max(self.committed, min(said.committed, reached))
-        if self.role == LEARNER and reached >= said.end:
+        log.take(message.start, message.lines)
+        reached = message.start + len(message.lines)
+        self.committed = max(self.committed, min(message.committed, reached))
+        if self.role == LEARNER and reached >= message.end:
             self.role = FOLLOWER
-            self._vote(self.term, said.sender)  # it may have voted, and lost that
-        self._answer(said, True, reached)
+            self._vote(self.term, message.sender)  # it may have lost its vote
+        self._answer(message, True, reached)
 
-    def _answer(self, said: Lines, taken: bool, count: int) -> None:
+    def _answer(self, message: Lines, taken: bool, count: int) -> None:
         answer = LinesTaken(sender=self.me, term=self.term, taken=taken, count=count)
-        self._say(said.sender, answer)
+        self._say(message.sender, answer)
 
-    def _on_taken(self, said: LinesTaken, now: float) -> None:
-        if self.role != LEADER or said.term != self.term:
+    def _on_taken(self, message: LinesTaken, now: float) -> None:
+        if self.role != LEADER or message.term != self.term:
             return
-        peer = said.sender
+        peer = message.sender
         self._answered[peer] = now
-        if not said.taken:
-            self._next[peer] = min(said.count, self.log.count)
+        if not message.taken:
+            self._next[peer] = min(message.count, self.log.count)
             self._send_to(peer)
             return
-        self._match[peer] = max(self._match[peer], said.count)
+        self._match[peer] = max(self._match[peer], message.count)
         self._next[peer] = max(self._next[peer], self._match[peer])
         self._count()
-        if said.count < self.log.count:
-            self._next[peer] = said.count
+        if message.count < self.log.count:
+            self._next[peer] = message.count
             self._send_to(peer)
 
     def _count(self) -> None:
-        """What most have counts, once a line of this term is among it."""
+        """Lines that most voters have count, once one of this term is among them."""
         have = sorted([self.log.count, *self._match.values()], reverse=True)
         reached = have[self.most - 1]
         if reached > self.committed and self.log.term(reached) == self.term:
@@ -380,12 +384,12 @@ class Election:
 
     # Folders that are empty -------------------------------------------------------
 
-    def _on_blank(self, said: Blank, now: float) -> None:
+    def _on_blank(self, message: Blank, now: float) -> None:
         nothing = not self.log.count
-        if said.asks and nothing:
-            self._say(said.sender, Blank(sender=self.me, term=self.term))
-        elif not said.asks and self.role == LEARNER and nothing:
-            self._blank[said.sender] = said.term
+        if message.asks and nothing:
+            self._say(message.sender, Blank(sender=self.me, term=self.term))
+        elif not message.asks and self.role == LEARNER and nothing:
+            self._blank[message.sender] = message.term
             if len(self._blank) == len(self.peers):
                 self.role = FOLLOWER
                 self._vote(max(self.term, *self._blank.values()) + 1, None)
@@ -395,18 +399,18 @@ class Election:
 
     def _vote(self, term: int, voted_for: int | None) -> None:
         self.term, self.voted_for = term, voted_for
-        if self.role != LEARNER:  # what a learner knows is not enough to vote again
+        if self.role != LEARNER:  # a learner may have lost a vote, and must stay one
             self._effects.append(Persist(term, voted_for))
 
     def _stands_at(self, now: float) -> float:
         return now + self._draw.uniform(*SILENCE)
 
-    def _tell_all(self, message: Said) -> None:
+    def _tell_all(self, message: VoterMessage) -> None:
         for peer in self.peers:
             self._say(peer, message)
 
-    def _say(self, to: int, message: Said) -> None:
-        self._effects.append(Say(to, message))
+    def _say(self, to: int, message: VoterMessage) -> None:
+        self._effects.append(SendTo(to, message))
 
     def _taken(self) -> list[Effect]:
         effects, self._effects = self._effects, []

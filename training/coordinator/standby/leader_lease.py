@@ -1,18 +1,20 @@
-"""Which of a run's shepherds leads, by a lease in etcd, and that etcd has its ledger.
+"""The leading shepherd of a run by a lease in etcd, and the copy of its ledger there.
 
-The leader's key in etcd goes when its lease ends; whoever has all lines that are there
-may make it anew, and leads in a term that is the revision at which it was made. A line
-counts once etcd took it, which it does from the holder of that key alone: so nothing of
-two leaders is ever mixed, whatever their clocks do. A leader renews its lease, and by
-its own clock gives it up `SLACK` seconds before etcd could: it gives no order that a
-later leader's could meet. A lease is counted from when it was asked for.
+The leader's key in etcd is deleted when its lease ends. A shepherd that has all lines
+of etcd may create the key anew; it leads in a term that is the revision of that
+creation. A line counts once etcd has taken it, and etcd takes lines from the holder of
+the key alone: so lines of two leaders never mix, whatever their clocks do. A leader
+renews its lease, and by its own clock gives it up `SLACK` seconds before etcd can: no
+message of it meets one of a later leader. The time of a lease counts from when it was
+asked for.
 
     follower ──nobody leads, and all lines are here──► asks for the lease
        ▲                                                     │ etcd says yes
        └──the lease's time is over, or etcd takes no line──leader
 
-Pure but for the copy of the ledger: each event gives effects in their order, each of
-which but `Lead`, `Deposed` and `Over` is a question to etcd, with one answer or none.
+The machine is pure but for the ledger copy: each event gives effects in their order,
+each of which but `Lead`, `Deposed` and `Over` is a request to etcd, with one answer or
+none.
 """
 
 from collections.abc import Sequence
@@ -27,48 +29,48 @@ from pcp.training.coordinator.standby.election import (
 )
 
 SECONDS = 2
-"""Of a lease, as it is asked for; etcd may give more."""
+"""The length of a lease that is asked for; etcd may give more."""
 SLACK = 0.5
-"""Seconds of a lease that its holder does not use: clocks run unlike."""
+"""Seconds of a lease that its holder does not use, since clocks drift."""
 POLL = 0.2
 """Seconds between two looks of a shepherd that stands by."""
 RENEW = 0.4
 """Seconds between two renewals of the leader's."""
 AT_ONCE = 64
-"""Lines of one question or answer."""
+"""The most lines of one request or answer."""
 
 
 class CutLog(LineLog, Protocol):
     """A copy of the ledger that can lose its end again."""
 
     def cut(self, count: int) -> None:
-        """Keep so many lines; `StateMismatch` if others counted that would go."""
+        """Keep `count` lines; `StateMismatch` if later ones counted."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What lines there are from a number on, and who leads."""
+    """Ask for the lines from a number on, and for the leader."""
 
     start: int
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The answer: what etcd had at one revision."""
+class LookAnswer:
+    """The answer to `Look`: the values in etcd at one revision."""
 
     leader: str | None
     start: int
     lines: Sequence[str]
     more: bool = False
-    """Whether there are lines behind these."""
+    """Whether etcd has lines behind these."""
     over: str | None = None
     """Why the leader has ended the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A new lease, and the lead: if nobody has it, and there are just these lines."""
+    """Ask for the lead, if there is no leader and etcd has just these lines."""
 
     count: int
     last: str
@@ -76,14 +78,13 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """The lease, for its whole time again."""
+    """Ask for the whole time of the lease again."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendLines:
-    """Lines from `start` on, from the leader of a term, if it leads still.
-
-    They may be there already, if an earlier answer was lost.
+    """Write lines from `start` on, if the leader of `term` still leads.
+    The lines may be there already, if an earlier answer was lost.
     """
 
     term: int
@@ -93,43 +94,43 @@ class AppendLines:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Tell those that stand by that the run is over."""
+    """Write that the run is over, for the shepherds that stand by."""
 
     term: int
     reason: str
 
 
-Question = Look | Campaign | Renew | AppendLines | Finish
-Effect = Question | Lead | Deposed | Over
+Request = Look | Campaign | Renew | AppendLines | Finish
+Effect = Request | Lead | Deposed | Over
 
 
 class LeaderLease:
     """One shepherd among those that share a key of etcd. Not thread-safe.
 
-    `log` is its copy of the ledger. What it was asked and has not answered is not asked
-    again: the shell says `lost` when no answer comes any more.
+    `log` is its ledger copy. A request without an answer is not sent again: the shell
+    calls `lost` when no answer can come any more.
     """
 
     def __init__(self, log: CutLog, now: float) -> None:
         self.log = log
         self.leads = False
         self.leader: str | None = None
-        """As etcd said last."""
+        """The leader in etcd's last answer."""
         self.term = 0
         self.committed = 0
-        """Lines that count: etcd has them."""
+        """The number of lines that count: etcd has them."""
         self.until = now
-        """When the lease is over, by the clock of this process."""
+        """The end of the lease, by the clock of this process."""
         self._known, self._back = log.count, 1
-        """Lines that may be etcd's, and how many fewer are asked for if they are not.
+        """How many lines may be etcd's too, and how far to go back if they are not.
         """
         self._at = now
-        self._asked: set[type[Question]] = set()
+        self._asked: set[type[Request]] = set()
         self._goes_on = False
         self._effects: list[Effect] = []
 
     def holds(self, now: float) -> bool:
-        """Whether this shepherd leads, and nobody else can by now."""
+        """Whether this shepherd leads, and no other one can lead now."""
         return self.leads and now < self.until
 
     # What comes in ----------------------------------------------------------------
@@ -147,8 +148,8 @@ class LeaderLease:
                 self._at = now + POLL
         return self._taken()
 
-    def seen(self, said: Seen) -> list[Effect]:
-        """What etcd has; `StateMismatch` if it lost what it had."""
+    def seen(self, said: LookAnswer) -> list[Effect]:
+        """etcd's answer to `Look`; `StateMismatch` if etcd lost lines that counted."""
         self._asked.discard(Look)
         if self.leads:
             return []
@@ -156,10 +157,10 @@ class LeaderLease:
         if said.over is not None and self._goes_on:
             self._effects.append(Over(said.over))
             return self._taken()
-        # What had ended when this process began is gone on with.
+        # A run that had ended before this process began is continued.
         self._goes_on = said.over is None
         if not self._follow(said) or said.more:
-            self._ask(Look(max(0, self._known - 1)))  # at once: there is more to learn
+            self._ask(Look(max(0, self._known - 1)))  # at once: etcd has more
         elif said.leader is None:
             count = self.log.count
             last = self.log.lines(count - 1, 1)[0] if count else ""
@@ -169,9 +170,10 @@ class LeaderLease:
     def campaigned(
         self, term: int | None, asked_at: float, seconds: float, now: float
     ) -> list[Effect]:
-        """This shepherd leads in a term, for so long from when it asked; or does not.
+        """etcd's answer to `Campaign`: the term, None without the lead; and the lease.
 
-        The copy must be as it was when it asked.
+        The lease holds for `seconds` from `asked_at`. The ledger copy must be as it was
+        when the request was sent.
         """
         self._asked.discard(Campaign)
         if term is not None:
@@ -194,7 +196,7 @@ class LeaderLease:
         return self._taken()
 
     def appended(self, said: AppendLines, taken: bool) -> list[Effect]:
-        """Whether etcd has these lines, from us."""
+        """etcd's answer to `AppendLines`: whether it has them, of this leader."""
         self._asked.discard(AppendLines)
         if self.leads and said.term == self.term:
             if taken:
@@ -204,9 +206,9 @@ class LeaderLease:
                 self._depose("etcd took a line of another shepherd")
         return self._taken()
 
-    def lost(self, question: Question) -> None:
-        """No answer came: it may have been done, or not."""
-        self._asked.discard(type(question))
+    def lost(self, request: Request) -> None:
+        """A request has no answer; etcd may have carried it out."""
+        self._asked.discard(type(request))
 
     def grew(self, now: float) -> list[Effect]:
         """The leader wrote lines."""
@@ -215,15 +217,15 @@ class LeaderLease:
         return self._taken()
 
     def ended(self, reason: str) -> list[Effect]:
-        """The leader ends the run: nobody takes it over."""
+        """The leader ends the run: no shepherd takes it over."""
         if self.leads:
             self._effects.append(Finish(self.term, reason))
         return self._taken()
 
     # ----------------------------------------------------------------------------
 
-    def _follow(self, said: Seen) -> bool:
-        """Have the lines as etcd has them; False if those before must be seen first."""
+    def _follow(self, said: LookAnswer) -> bool:
+        """Make the copy as etcd has it; False if earlier lines must be seen first."""
         log = self.log
         own = list(log.lines(said.start, len(said.lines)))
         like = 0
@@ -257,11 +259,11 @@ class LeaderLease:
         self._known, self._back = self.committed, 1
         self._effects.append(Deposed(reason))
 
-    def _ask(self, question: Question) -> bool:
-        if type(question) in self._asked:
+    def _ask(self, request: Request) -> bool:
+        if type(request) in self._asked:
             return False
-        self._asked.add(type(question))
-        self._effects.append(question)
+        self._asked.add(type(request))
+        self._effects.append(request)
         return True
 
     def _taken(self) -> list[Effect]:

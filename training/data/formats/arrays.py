@@ -17,12 +17,12 @@ from pcp.errors import ConfigError
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
 from pcp.training.data.digest import TreeDigest
-from pcp.training.data.formats.listed import OfFiles
+from pcp.training.data.formats.listed import FileDataset
 from pcp.training.data.verified_file import VerifiedFile
 
 MAX_UNPACKED = 16 << 30
-"""Bytes of a compressed array; it is in memory as a whole."""
-"""What unpacking raises of bytes that are no zip file, or one with a password."""
+"""The most bytes of a compressed array, which is in memory as a whole."""
+"""Errors of unpacking bytes that are no zip file, or one with a password."""
 _NO_ARRAY = (
     ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError,
     EOFError, tokenize.TokenError,
@@ -44,8 +44,8 @@ class Rows:
         return self.array[index]
 
 
-class Arrays(OfFiles):
-    """Samples of equally long arrays, those that the program takes."""
+class Arrays(FileDataset):
+    """Samples of equally long arrays that the program takes."""
 
     def __init__(
         self, source: Source, tree: TreeDigest, arrays: dict[str, Rows]
@@ -53,7 +53,7 @@ class Arrays(OfFiles):
         self.tree = tree
         wanted = {name: a for name, a in arrays.items() if source.wanted(name)}
         every = len(wanted) == len(source.inputs)
-        # Where one is missing, the binding says so and names what there is.
+        # Where an array is missing, the binding raises, with the names that there are.
         self._arrays = wanted if every else arrays
         lengths = {name: len(a.array) for name, a in self._arrays.items()}
         if every and len(set(lengths.values())) > 1:
@@ -75,7 +75,7 @@ class Arrays(OfFiles):
 
 
 def npy(source: Source) -> Arrays:
-    """A `.npy` file, or all of a folder, by their names without the suffix."""
+    """A `.npy` file, or all files of a folder, by their names without the suffix."""
     tree, arrays = digest.of_path(source.path), {}
     for file in tree.files:
         path = Path(source.path, file.name)
@@ -120,7 +120,7 @@ def _member(
 def _unpacked(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: object
 ) -> np.ndarray:
-    """A compressed array: no more bytes than its header announces are unpacked."""
+    """A compressed array; at most the bytes that its header announces are unpacked."""
     with archive.open(member) as file:
         shape, dtype = _header(file, where)
         size = math.prod(shape) * dtype.itemsize
@@ -136,7 +136,7 @@ def _unpacked(
 
 
 def _mapped(verified: VerifiedFile, begin: int, file: Any, where: object) -> Rows:
-    """The array whose `.npy` begins at a byte of a file, which stands there."""
+    """The array whose `.npy` begins at a byte of a file; `file` is at that byte."""
     shape, dtype = _header(file, where)
     start = file.tell()
     size = math.prod(shape) * dtype.itemsize

@@ -9,17 +9,17 @@ from pcp.errors import nearest
 from pcp.training.config.experiment import HUGGING_FACE
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
-from pcp.training.data.formats.listed import OfFiles, largest_of
+from pcp.training.data.formats.listed import FileDataset, largest_of
 
 _AT_ONCE = 1000
-"""Rows that are looked through together."""
+"""Rows that are searched at once."""
 
 
-class HuggingFace(OfFiles):
+class HuggingFace(FileDataset):
     """The rows of one split, as numpy's arrays.
 
-    The library maps its files itself: they are hashed when the dataset is opened, and
-    not again when a sample is read.
+    The library maps its files itself, so the files are hashed when the dataset is
+    opened, and not again when a sample is read.
     """
 
     def __init__(self, source: Source) -> None:
@@ -37,7 +37,7 @@ class HuggingFace(OfFiles):
         return len(self._rows)
 
     def largest(self, column: str) -> int | None:
-        """The largest number of a column of integers, which is read once."""
+        """The largest number of a column of integers; the column is read once."""
         if column not in self._rows.column_names:
             return None
         batches = self._rows.select_columns([column]).iter(_AT_ONCE)
@@ -50,7 +50,7 @@ class HuggingFace(OfFiles):
 
 
 def _opened(source: Source) -> Any:
-    """The split that was asked for, or the only one."""
+    """The split of the options, or the only one."""
     import datasets  # pyright: ignore[reportMissingImports]
 
     name = source.path.removeprefix(HUGGING_FACE)

@@ -1,4 +1,4 @@
-"""Pictures: a folder of them, and one as the array that a program takes."""
+"""Pictures: the dataset of a folder, and a picture as the array of a program."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from pcp.training.config.data_options import DataOptions
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
 from pcp.training.data.digest import FileDigest
-from pcp.training.data.formats.listed import Listed, largest_of
+from pcp.training.data.formats.listed import ListedDataset, largest_of
 from pcp.training.data.formats.table import IMAGES
 from pcp.training.data.verified_file import VerifiedFile
 
@@ -21,11 +21,11 @@ METADATA = "metadata.jsonl"
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
-class ImageFolder(Listed):
-    """`CLASS/*.png`, with the class's place among the names as `label`.
+class ImageFolder(ListedDataset):
+    """`CLASS/*.png`, with the index of the class among the names as `label`.
 
-    With a `metadata.jsonl` samples are its lines: the picture of `file_name`, and the
-    other keys' numbers.
+    With a `metadata.jsonl` each line is a sample: the picture of `file_name`, and the
+    numbers of the other keys.
     """
 
     def __init__(self, source: Source) -> None:
@@ -36,12 +36,12 @@ class ImageFolder(Listed):
         self._samples = self._classes() if given is None else self._lines(given)
 
     def largest(self, column: str) -> int | None:
-        """The largest class, or number of a key of the lines."""
+        """The largest class, or the largest number of a key of the lines."""
         held = [more[column] for _, more in self._samples if column in more]
         return largest_of(held)
 
     def sample(self, index: int) -> Sample:
-        """One picture, as `image`, and what belongs to it."""
+        """One picture, as `image`, with its label or the numbers of its line."""
         name, more = self._samples[index]
         file = VerifiedFile(self._folder / name, self._files[name])
         wanted, options = self._source.wanted("image"), self._options
@@ -80,9 +80,10 @@ class ImageFolder(Listed):
 
 
 def decoded(file: Any, wanted: TensorSpec | None, options: DataOptions) -> np.ndarray:
-    """A picture as the program takes it: resized, channels first or last.
+    """A picture in the program's shape: resized, channels first or last.
 
-    Floats are 0 to 1, less `image_mean`, by `image_deviation`; integers 0 to 255.
+    Floats are 0 to 1, minus `image_mean`, divided by `image_deviation`; integers are 0
+    to 255.
     """
     try:
         from PIL import Image

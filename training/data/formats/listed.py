@@ -1,4 +1,4 @@
-"""What formats share that list their samples when their files are opened."""
+"""The common part of formats that list their samples when their files are opened."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -8,19 +8,19 @@ import numpy as np
 from pcp.training.data.digest import TreeDigest
 
 
-class OfFiles:
+class FileDataset:
     """A dataset of files with a tree of digests."""
 
     tree: TreeDigest
 
     @property
     def digest(self) -> str:
-        """Of all that the tree has: each byte that a sample may come from."""
+        """The digest of all bytes from which samples may come."""
         return self.tree.root
 
 
-class Listed(OfFiles):
-    """One with a list of its samples."""
+class ListedDataset(FileDataset):
+    """A dataset of files with a list of its samples."""
 
     _samples: Sequence[Any]
 
@@ -29,7 +29,7 @@ class Listed(OfFiles):
 
 
 def largest_of(arrays: Iterable[np.ndarray]) -> int | None:
-    """The largest of integers; None where there are none, or other numbers."""
+    """The largest of integers; None where there are none, or numbers of other types."""
     found = None
     for array in arrays:
         if array.dtype.kind not in "iu":

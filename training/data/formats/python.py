@@ -12,11 +12,11 @@ from pcp.training.config.experiment_file import (
 from pcp.training.data import digest
 from pcp.training.data.dataset import Dataset, Sample, Source
 from pcp.training.data.digest import FileDigest, TreeDigest
-from pcp.training.data.formats.listed import OfFiles
+from pcp.training.data.formats.listed import FileDataset
 
 
-class PythonDataset(OfFiles):
-    """What a user's file gives, with a digest that covers the file too."""
+class PythonDataset(FileDataset):
+    """The dataset of a user's file, with a digest that covers the file too."""
 
     def __init__(self, dataset: Dataset, file: str, said: str) -> None:
         self._dataset = dataset
@@ -35,12 +35,12 @@ class PythonDataset(OfFiles):
         return None if said is None else said(column)
 
     def sample(self, index: int) -> Sample:
-        """As the user's code makes it."""
+        """The sample as the user's code makes it."""
         return self._dataset.sample(index)
 
 
 def open_python(source: Source) -> PythonDataset:
-    """Call what `file.py:Name` names, or take it as it is."""
+    """The dataset that `file.py:Name` names, or that a function of that name makes."""
     named = python_dataset(source.path)
     if named is None:
         raise source.refuse("is no file.py:Dataset")
@@ -78,7 +78,7 @@ def _attribute(file: str, name: str) -> Any:
 
 
 def _is_maker(found: Any) -> bool:
-    """A function that makes the dataset, and not a dataset already."""
+    """Whether an attribute makes the dataset, and is not a dataset already."""
     return callable(found) and not hasattr(found, "sample")
 
 

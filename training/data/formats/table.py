@@ -1,4 +1,4 @@
-"""The formats of data: how each is known, what reads it, and what that needs."""
+"""The table of data formats: how each is detected, read, and what package it needs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,20 +28,20 @@ class Format:
 
     name: str
     holds: str
-    """What the path is, for the documentation."""
+    """The kind of path, for the documentation."""
     detects: Callable[[str], bool]
     """Whether a path is of this format, by its name and by what a folder holds."""
     opens: str
     """`module:callable`: a `Source` to a `Dataset`."""
     package: str = ""
-    """What it imports that pcp's core does not bring."""
+    """The package that it needs besides pcp's core."""
     extra: str = ""
     options: tuple[str, ...] = ()
-    """Keys of `data` that are its own."""
+    """Keys of `data` that only this format takes."""
 
 
 def _suffix(*wanted: str) -> Callable[[str], bool]:
-    """A file with one of these suffixes, or a folder that has such files itself."""
+    """A check for a file with one of these suffixes, or a folder with such files."""
 
     def detects(path: str) -> bool:
         if not Path(path).is_dir():
@@ -60,7 +60,7 @@ def _saved_by_datasets(path: str) -> bool:
 
 
 def _has_images(path: str) -> bool:
-    """A folder with pictures in it, or in its folders."""
+    """Whether a folder, or a folder in it, has pictures."""
     files = chain(Path(path).glob("*"), Path(path).glob("*/*"))
     return Path(path).is_dir() and any(f.suffix.lower() in IMAGES for f in files)
 
@@ -132,9 +132,9 @@ _COMMON = {"format", "columns", "pad", "truncate", "readers", "ahead"}
 
 
 def format_of(experiment: Experiment, path: str) -> Format:
-    """The format that was asked for, or the first that knows the path.
+    """The format of the options, or the first that detects the path.
 
-    A tokenizer other than `char` without a key `data` says that it is a token file.
+    With a tokenizer other than `char`, and without a key `data`, it is a token file.
     """
     names = {each.name: each for each in FORMATS}
     wanted = experiment.data_options.format
@@ -151,13 +151,13 @@ def format_of(experiment: Experiment, path: str) -> Format:
 
 
 def check_format(experiment: Experiment, path: str) -> Format:
-    """The format of a path; `ConfigError` for an option that is another's.
+    """The format of a path; `ConfigError` for an option of another format.
 
     `MissingPackage` where this installation cannot read it.
     """
     found, options = format_of(experiment, path), experiment.data_options
     for option, field in type(options).model_fields.items():
-        # A worker is sent all keys, those that were not given by their defaults.
+        # A worker gets all keys, with defaults for those that were not given.
         foreign = option not in _COMMON and option not in found.options
         if foreign and getattr(options, option) != field.get_default():
             owners = ", ".join(f.name for f in FORMATS if option in f.options)
@@ -174,7 +174,7 @@ def check_format(experiment: Experiment, path: str) -> Format:
 
 
 def check_readable(experiment: Experiment) -> None:
-    """Refuse data that cannot be read or tokenized, before anything slow begins."""
+    """Refuse data that cannot be read or tokenized, before any slow work."""
     found = check_format(experiment, experiment.data_path)
     if found.name == "tokens":
         content = read_source(experiment.data_path, experiment.tokenizer)
@@ -183,6 +183,6 @@ def check_readable(experiment: Experiment) -> None:
 
 
 def open_dataset(source: Source) -> Dataset:
-    """The dataset behind a path."""
+    """The dataset of a path."""
     module, _, name = check_format(source.experiment, source.path).opens.partition(":")
     return getattr(import_module(module), name)(source)

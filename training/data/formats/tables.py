@@ -1,8 +1,8 @@
 """Parquet and Arrow: sample i is row i, each column an array of the sample.
 
-Rows are read by groups (of Parquet) or record batches (of Arrow), of which the newest
-are kept in memory. A column of lists gives an array, of lists of lists one of two
-dimensions, a fixed shape tensor its own.
+Rows are read by row groups (Parquet) or record batches (Arrow); the newest ones stay in
+memory. A cell with a list is an array, a list of lists an array of two dimensions, a
+fixed shape tensor an array of its shape.
 """
 
 import threading
@@ -18,18 +18,18 @@ from pcp.errors import ConfigError
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
 from pcp.training.data.digest import TreeDigest
-from pcp.training.data.formats.listed import OfFiles, largest_of
+from pcp.training.data.formats.listed import FileDataset, largest_of
 from pcp.training.data.verified_file import VerifiedFile
 
 KEPT_BYTES = 256 << 20
-"""Of groups in memory; at least one is kept."""
+"""The most bytes of groups in memory; at least one group is kept."""
 
 Group = tuple[int, Callable[[], Any]]
-"""Rows of a group, and what reads it as a `pyarrow.Table`."""
+"""The rows of a group, and a function that reads it as a `pyarrow.Table`."""
 
 
-class Table(OfFiles):
-    """The rows of some groups, the columns that the program takes."""
+class Table(FileDataset):
+    """The rows of groups, with the columns that the program takes."""
 
     def __init__(
         self, source: Source, tree: TreeDigest, groups: Iterable[Group]
@@ -50,7 +50,7 @@ class Table(OfFiles):
         return {name: _value(table.column(name), row) for name in table.column_names}
 
     def largest(self, column: str) -> int | None:
-        """The largest number of a column of integers, read once, group by group."""
+        """The largest number of a column of integers; the column is read once."""
         groups = map(self._group, range(len(self._groups)))
         chunks = (
             chunk
@@ -61,7 +61,7 @@ class Table(OfFiles):
         return largest_of(map(_flat, chunks))
 
     def _group(self, number: int) -> Any:
-        """A group, read unless it is among the newest."""
+        """A group; it is read unless it is in memory."""
         with self._lock:
             if number not in self._kept:
                 self._kept[number] = self._chosen(self._groups[number][1]())
@@ -72,7 +72,7 @@ class Table(OfFiles):
             return self._kept[number]
 
     def _chosen(self, table: Any) -> Any:
-        """The columns that the program takes; all, where one of these is missing."""
+        """The columns that the program takes; all, if one of these is missing."""
         wanted = [name for name in table.column_names if self._source.wanted(name)]
         return (
             table.select(wanted) if len(wanted) == len(self._source.inputs) else table
@@ -152,8 +152,8 @@ def _value(column: Any, row: int) -> np.ndarray:
 
 
 def _flat(array: Any) -> np.ndarray:
-    """All numbers of an Arrow array, of lists theirs; those that are not null."""
-    if hasattr(array, "storage"):  # of an extension type
+    """All numbers of an Arrow array that are not null, those in lists too."""
+    if hasattr(array, "storage"):  # the storage of an extension type
         array = array.storage
     while hasattr(array, "flatten") and hasattr(array.type, "value_type"):
         array = array.flatten()

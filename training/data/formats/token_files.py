@@ -4,7 +4,7 @@ A sample of T tokens has
 
     ids, targets              T tokens, and each one's successor
     documents, positions      with a separator: each token's document, from 0, and its
-                              place in it; a document of -1 fills up
+                              index in it; a document of -1 is padding
     loss_mask                 1 where the target counts: it belongs to the same document
                               and is not taken out by data.mask_path
     input_ids, labels,        the same for models of Hugging Face, which shift labels
@@ -19,7 +19,7 @@ import numpy as np
 from pcp.errors import ConfigError
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source, tokens_of_sample
-from pcp.training.data.formats.listed import OfFiles
+from pcp.training.data.formats.listed import FileDataset
 from pcp.training.data.order import DataOrder, sample_order
 from pcp.training.data.tokens import (
     Content,
@@ -30,19 +30,19 @@ from pcp.training.data.tokens import (
 )
 from pcp.training.data.window_order import WindowOrder
 
-_IGNORED = -100  # the label that torch's cross entropy leaves out
+_IGNORED = -100  # the label that torch's cross entropy ignores
 _NAMES = (
     *("ids", "targets", "documents", "positions", "loss_mask"),
     *("input_ids", "labels", "attention_mask"),
 )
-_SCANNED = 1 << 24  # tokens looked through at once
+_SCANNED = 1 << 24  # tokens searched at once
 
 
-class TokenFile(OfFiles):
+class TokenFile(FileDataset):
     """All windows of T+1 tokens of a file; sample i begins at token i."""
 
     by_position = ("ids", "targets")
-    """The data of a program of two inputs of one shape, where no name says more."""
+    """The arrays for a program with two inputs of one shape and other names."""
 
     def __init__(self, source: Source) -> None:
         experiment = source.experiment
@@ -63,7 +63,7 @@ class TokenFile(OfFiles):
         return max(0, len(self.tokens.ids) - self.block)
 
     def had_digest(self, older: str) -> bool:
-        """Whether an older run of pcp had this digest of the same file."""
+        """Whether an older version of pcp had this digest of the same file."""
         return len(self.tree.files) == 1 and older == sampled_digest(self._content.data)
 
     def largest(self, column: str) -> int | None:
@@ -73,7 +73,7 @@ class TokenFile(OfFiles):
         return max(self.tokens.largest, self._options.separator or 0)
 
     def order(self) -> DataOrder:
-        """Windows a block apart."""
+        """The order of windows, a block apart."""
         tokens, batch = self.tokens, self._source.batch
         sizes = (len(tokens.ids), tokens.token_bytes, batch, self.block)
         order = WindowOrder(self._source.experiment, *sizes)
@@ -98,14 +98,14 @@ class TokenFile(OfFiles):
         return self.tokens.ids[start : start + count].astype(np.int64)
 
     def _documents(self, window: np.ndarray) -> np.ndarray:
-        """Each token's document; a separator belongs to the one that it ends."""
+        """Each token's document; a separator belongs to the document that it ends."""
         if self._options.separator is None:
             return np.zeros(len(window), np.int64)
         ends = window[:-1] == self._options.separator
         return np.concatenate([[0], np.cumsum(ends)])
 
     def _counted(self, start: int, count: int) -> np.ndarray:
-        """Whether the losses of the targets from a window's first token on count."""
+        """Whether the loss of each target of a window counts."""
         if self._mask is None:
             return np.ones(count, bool)
         self._mask.check(start + 1, start + 1 + count)
@@ -115,9 +115,9 @@ class TokenFile(OfFiles):
 class PackedDocuments(TokenFile):
     """Whole documents, as many as fit into T tokens, in the order of the file.
 
-    The target of a document's last token does not count, and what is left of a sample
-    is filled up with separators. A document of more than T tokens is cut, each part
-    beginning with the last token of the one before.
+    The target of a document's last token does not count, and the rest of a sample is
+    padded with separators. A document of more than T tokens is cut; each part begins
+    with the last token of the part before.
     """
 
     def __init__(self, source: Source) -> None:
@@ -127,18 +127,18 @@ class PackedDocuments(TokenFile):
                 "data.packing: documents: say the id that ends one, as data.separator"
             )
         self._end = self._options.separator
-        # Where documents lie follows from all of the file, so all of it is checked.
+        # The bounds of documents depend on the whole file, so all of it is checked.
         self._content.check(0, len(self._content.data))
 
     def __len__(self) -> int:
         return len(self._first) - 1
 
     def order(self) -> DataOrder:
-        """Samples are apart already: each is one."""
+        """The order of samples, each of which is one packed sample."""
         return sample_order(self._source, len(self))
 
     def sample(self, index: int) -> Sample:
-        """The documents of one sample, and what fills it up."""
+        """The documents of one sample, and its padding."""
         end = self._end
         ids = np.full(self.block, end, np.int64)
         documents = np.full(self.block, -1, np.int64)
@@ -153,12 +153,12 @@ class PackedDocuments(TokenFile):
 
     @cached_property
     def _pieces(self) -> np.ndarray:
-        """First token and number of tokens of each piece, `[n, 2]`."""
+        """The first token and the number of tokens of each piece, `[n, 2]`."""
         return np.array([*self._cut()], np.int64).reshape(-1, 2)
 
     @cached_property
     def _first(self) -> np.ndarray:
-        """The first piece of each sample, and their number behind the last."""
+        """The first piece of each sample, and the number of pieces at the end."""
         firsts, room = [], 0
         for piece, count in enumerate(self._pieces[:, 1].tolist()):
             if count > room:
@@ -176,7 +176,7 @@ class PackedDocuments(TokenFile):
             begin = end
 
     def _ends(self) -> Iterator[int]:
-        """The token behind each document's last."""
+        """The index behind each document's last token."""
         ids, last = self.tokens.ids, 0
         for at in range(0, len(ids), _SCANNED):
             found = np.flatnonzero(ids[at : at + _SCANNED] == self._end)
@@ -188,7 +188,7 @@ class PackedDocuments(TokenFile):
 
 
 def open_tokens(source: Source) -> TokenFile:
-    """The dataset of a token file, as the key `packing` of `data` says."""
+    """The dataset of a token file, by the key `packing` of `data`."""
     packed = source.experiment.data_options.packing == "documents"
     return PackedDocuments(source) if packed else TokenFile(source)
 
@@ -196,7 +196,7 @@ def open_tokens(source: Source) -> TokenFile:
 def _named(
     ids: np.ndarray, targets: np.ndarray, documents: np.ndarray, counts: np.ndarray
 ) -> Sample:
-    """A sample of T tokens; the program takes some of its arrays."""
+    """The arrays of a sample of T tokens, of which a program takes some."""
     labels = ids.copy()
     labels[1:][~counts[:-1]] = _IGNORED
     places = np.arange(len(ids))
@@ -207,7 +207,7 @@ def _named(
 
 
 def _takes_ids_alone(source: Source) -> bool:
-    """Whether a program takes nothing but ids and targets, by name or by position."""
+    """Whether a program takes only ids and targets, by name or by position."""
     columns = source.experiment.data_options.columns
     wanted = {columns.get(t.name, t.name) for t in source.inputs}
     shapes = {t.shape for t in source.inputs}

@@ -1,9 +1,9 @@
-"""WebDataset's archives: files of one name in a `.tar` are a sample.
+"""WebDataset archives: files of one name in a `.tar` are a sample.
 
     0001.jpg 0001.cls 0001.caption.npy      ->      jpg, cls, caption.npy
 
-The members' places are read from their headers when the dataset is opened, and the
-members when a sample is, from the mapped archive.
+The offsets of the members are read from their headers when the dataset is opened; the
+members are read with their sample, from the mapped archive.
 """
 
 import io
@@ -18,7 +18,7 @@ from pcp.errors import ConfigError
 from pcp.training.data import digest
 from pcp.training.data.dataset import Sample, Source
 from pcp.training.data.formats.images import decoded
-from pcp.training.data.formats.listed import Listed, largest_of
+from pcp.training.data.formats.listed import ListedDataset, largest_of
 from pcp.training.data.formats.table import IMAGES
 from pcp.training.data.verified_file import VerifiedFile
 
@@ -28,8 +28,8 @@ Member = tuple[int, int, int]
 """First byte of a member's header, first of its content, and the byte behind."""
 
 
-class WebDataset(Listed):
-    """A `.tar`, or all of a folder in the order of their names."""
+class WebDataset(ListedDataset):
+    """A `.tar`, or all archives of a folder in the order of their names."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -43,7 +43,7 @@ class WebDataset(Listed):
         self._samples = samples
 
     def largest(self, column: str) -> int | None:
-        """The largest number in the members of a suffix, which are read once."""
+        """The largest number in the members with a suffix; they are read once."""
         if column.rpartition(".")[2].lower() not in (*_NUMBERS, "npy", "json"):
             return None
         held = ((file, m[column]) for file, m in self._samples if column in m)
@@ -59,7 +59,7 @@ class WebDataset(Listed):
         chosen = wanted if len(wanted) == len(self._source.inputs) else members
         found = {}
         for name, (header, begin, end) in chosen.items():
-            file.check(header, begin)  # its name, and where it lies
+            file.check(header, begin)  # its name and its offsets
             found[name] = self._decoded(name, file.view(begin, end))
         return found
 
@@ -81,7 +81,7 @@ class WebDataset(Listed):
 
 
 def _index(path: Path) -> Iterator[dict[str, Member]]:
-    """Of each sample of an archive, where its members lie."""
+    """The offsets of the members of each sample of an archive."""
     key, members = None, {}
     try:
         with tarfile.open(path, "r:") as archive:

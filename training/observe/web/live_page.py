@@ -1,8 +1,8 @@
-"""The run that goes on here, in a browser: pages that need nothing from the internet.
+"""The page of a live run, in a browser without access to the internet.
 
 /            the page
 /api/run     status, events, validations, and the rounds after number `after`
-/api/programs  what the programs of the run hold, by name, as HTML
+/api/programs  descriptions of the run's programs, by name, as HTML
 /metrics     for `pcp.training.observe.prometheus`, where it is installed
 """
 
@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.metrics import NullObserver
 from pcp.training.observe.orders import Desk, reach
 from pcp.training.observe.page_files import EVENTS
 from pcp.training.observe.page_files import page as page_file
@@ -27,12 +27,12 @@ from pcp.training.storage.round_record import Round
 _RECORDS = 20_000
 
 
-class WebPage(Quiet):
-    """Serves the page from threads of its own, until `close`.
+class WebPage(NullObserver):
+    """Serves the page from its own threads, until `close`.
 
-    `metrics()` gives the text of `/metrics` and its content type. `history` are
-    rounds of this run that an earlier shepherd committed. Orders are taken at `desk`.
-    `programs()` gives what the run's programs hold, as HTML.
+    `metrics()` gives the text of `/metrics` and its content type. `history` are rounds
+    of this run that an earlier shepherd committed. Orders go to `desk`. `programs()`
+    gives descriptions of the run's programs as HTML.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class WebPage(Quiet):
         self._server.close()
 
     def routes(self) -> list[Route]:
-        """What its server serves."""
+        """The routes of its server."""
         return [
             Route("/", self._page),
             Route("/api/run", self._run),
@@ -118,16 +118,18 @@ class WebPage(Quiet):
         return Response(text, media_type=kind)
 
     def answer(self, after: int, since: float) -> dict[str, Any]:
-        """The data of the page: records behind the first `after`.
+        """The data of the page: the records after the first `after`.
 
         Records are counted as they came, not by round: a rewind repeats numbers.
-        `since` names the server they were counted by; another one starts anew.
+        `since` names the server that counted them; another server starts anew.
         """
         with self._lock:
             first = after if since == self._born else 0
             oldest = self._count - len(self._records)
             return {
                 "since": self._born,
+                "started": self._born,
+                "now": time.time(),
                 "after": self._count,
                 "rounds": self._rounds,
                 "orders": reach(self._desk),

@@ -1,8 +1,8 @@
-"""A folder of runs in a browser, live or over; their files are read each time.
+"""The page of a folder of runs, live or over; each request reads their files.
 
-/            all of them, their curves over each other
+/            all runs, with their curves in one chart
 /api/runs    a summary of each, with its curve
-/run/NAME/   the page of one, with its /api/run
+/run/NAME/   the page of one run, with its /api/run
 """
 
 from pathlib import Path
@@ -35,7 +35,7 @@ class RunsPage:
         self._programs = programs
 
     def routes(self) -> list[Route]:
-        """What a `WebServer` serves."""
+        """The routes of a `WebServer`."""
         run = "/run/{name}"
         return [
             Route("/", self._page),
@@ -68,7 +68,7 @@ class RunsPage:
         return await ordered(request, self._desk(run))
 
     def _asked(self, request: Request) -> PastRun:
-        """The run of an address. No path of a request is opened: it is looked for."""
+        """The run that a request names, by name: no path of a request is opened."""
         found = {run.folder.name: run for run in runs_in(self.folder)}
         run = found.get(request.path_params["name"])
         if run is None:

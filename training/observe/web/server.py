@@ -1,10 +1,9 @@
-"""A web server in a thread of its own, and who may ask it.
+"""A web server in its own thread, with checks of each request.
 
-By default it listens on this machine alone, and then answers only to a `Host` of this
-machine, so that no page from elsewhere can read it through the reader's browser.
-Beyond this machine a `token` is asked for: in the address that is printed, which a
-browser then keeps as a cookie, or as `Authorization: Bearer TOKEN`. It is not encrypted
-on its way.
+By default the server listens on this machine alone, and answers only to a `Host` of
+this machine, so that no page of another site can read it through the reader's browser.
+Beyond this machine a request needs a `token`: in the printed address, from which a
+browser keeps it as a cookie, or as `Authorization: Bearer TOKEN`. Nothing is encrypted.
 
 Orders are posted to `api/order` of a run, as JSON, with the run's key in the header
 `Pcp-Key` (`pcp.training.observe.orders`).
@@ -84,7 +83,7 @@ class WebServer:
 
 
 def configured(app: ASGIApp, **more: Any) -> uvicorn.Config:
-    """How every server of ours runs: it prints nothing, and waits for nobody."""
+    """The configuration of every server: no output, no wait for connections."""
     return uvicorn.Config(
         app,
         http=_Prompt,
@@ -98,7 +97,7 @@ def configured(app: ASGIApp, **more: Any) -> uvicorn.Config:
 
 
 class _Prompt(H11Protocol):
-    """Leaves who has not begun with a whole head of a request in time."""
+    """Closes a connection without the whole head of a request in time."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -115,40 +114,51 @@ def json(values: Mapping[str, Any]) -> Response:
 
 
 async def ordered(request: Request, desk: Desk | None) -> Response:
-    """What comes of an order that is posted; without a desk nobody takes it."""
-    if desk is None:
-        return _said(404, "a run that goes on takes orders at its api/order")
-    refusal = _refusal(request, desk)
-    if refusal is not None:
-        return _said(*refusal)
-    try:
-        async with asyncio.timeout(_SECONDS):
-            body = await request.body()
-    except TimeoutError:
-        return _said(408, f"the order did not come within {_SECONDS:.0f} s")
+    """The answer to a posted order; without a desk the order is refused."""
+    refusal, body = _refusal(request, desk), b""
+    if _is_short(request):
+        # Read where it is refused, too: who still sends it would not see the answer.
+        try:
+            async with asyncio.timeout(_SECONDS):
+                body = await request.body()
+        except TimeoutError:
+            return _said(408, f"the order did not come within {_SECONDS:.0f} s")
+    if desk is None or refusal is not None:
+        return _said(*(refusal or NO_DESK))
     key = request.headers.get("pcp-key", "")
     code, said = await run_in_threadpool(desk.take, key, body)
     return PlainTextResponse(f"{said}\n", code)
 
 
-def _refusal(request: Request, desk: Desk) -> tuple[int, str] | None:
-    """Why an order is not even read; None: it is."""
+NO_DESK = 404, "a run that goes on takes orders at its api/order"
+
+
+def _is_short(request: Request) -> bool:
+    """Whether the body has as many bytes as an order may."""
+    length = request.headers.get("content-length", "")
+    sized = length.isdecimal() and "transfer-encoding" not in request.headers
+    return sized and int(length) <= MOST_BYTES
+
+
+def _refusal(request: Request, desk: Desk | None) -> tuple[int, str] | None:
+    """The refusal of an order for its headers alone; None: its body counts."""
+    if desk is None:
+        return NO_DESK
     headers = request.headers
-    length, origin = headers.get("content-length", ""), headers.get("origin")
+    origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != headers["host"]:
         return 403, "orders are given on the run's own page"
     if not desk.anywhere and not (request.client and is_loopback(request.client.host)):
         return 403, "orders are taken from this machine alone, as by an ssh tunnel"
     if headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
         return 415, f"an order is {_JSON}"
-    sized = length.isdecimal() and "transfer-encoding" not in headers
-    if not sized or int(length) > MOST_BYTES:
+    if not _is_short(request):
         return 413, f"an order has a Content-Length of at most {MOST_BYTES}"
     return None
 
 
 def _said(code: int, why: str) -> Response:
-    """An answer that reads no more of a request."""
+    """An answer after which the rest of the request is not read."""
     return PlainTextResponse(f"{why}\n", code, {"Connection": "close"})
 
 
@@ -165,13 +175,13 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 class _Guard:
-    """Lets in who may ask here, and says to browsers what pages may do."""
+    """Checks `Host` and token of a request, and sets the headers of security."""
 
     def __init__(self, app: ASGIApp, bound: str, token: str) -> None:
         self._app, self._bound, self._token = app, bound, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle a request."""
         request, app = Request(scope), self._app
         if not host_allowed(self._bound, request.headers.get("host", "")):
             app = _said(403, "ask for this page by its address")
