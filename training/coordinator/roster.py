@@ -15,7 +15,7 @@ COMPILING = "compiling"
 WAITING = "waiting for a state"
 RESTORING = "restoring"
 CORRECTED = "corrected"
-"""It prepared another state than most members, and fetches that of most."""
+"""The member prepared another state than most, and fetches that of most."""
 READY = "ready"
 
 
