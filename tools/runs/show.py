@@ -61,14 +61,14 @@ def lines(past: PastRun) -> Iterator[str]:
     yield f"tokens     {past.progress.tokens:,}, {rate:,.0f} a second"
     yield f"saved      {past.checkpoint or 'no checkpoint yet'}"
     yield ""
-    yield from table([("worker", "host", "target", "device"), *_workers(past)])
+    yield from table([("worker", "host", "target", "device", "left"), *_workers(past)])
     yield ""
     yield from table([("key", "value"), *_keys(past)])
 
 
 def _workers(past: PastRun) -> Iterator[tuple[str, ...]]:
-    keys = ("index", "address", "target", "device")
-    yield from (tuple(str(worker[key]) for key in keys) for worker in past.workers)
+    keys = ("index", "address", "target", "device", "left")
+    yield from (tuple(str(w.get(key, "")) for key in keys) for w in past.workers)
 
 
 def _keys(past: PastRun) -> Iterator[tuple[str, str]]:

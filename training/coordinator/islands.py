@@ -171,7 +171,9 @@ class Islands:
         if island is None:
             return effects
         at = island.coordinate(rank)
-        return effects + self._dissolve(island, f"its rank {at}: {reason}", now)
+        return effects + self._dissolve(
+            island, f"its rank {at} at {rank.hello.address}: {reason}", now
+        )
 
     def _dissolve(self, island: Island, reason: str, now: float) -> list[Effect]:
         """End an island; its remaining ranks connect again."""

@@ -1,6 +1,6 @@
 """The workers of a run, and the state that each of them holds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,8 @@ RESTORING = "restoring"
 CORRECTED = "corrected"
 """The member prepared another state than most, and fetches that of most."""
 READY = "ready"
+
+UNSEEN = "not back since the shepherd started"
 
 
 @dataclass(eq=False)
@@ -60,8 +62,8 @@ class Member:
         now = steps / max(seconds, 1e-6)
         self.speed = now if self.speed is None else (self.speed + now) / 2
 
-    def describe(self, now: float) -> dict[str, Any]:
-        """Its entry in a status."""
+    def identify(self) -> dict[str, Any]:
+        """What stays the same while it is a member: its name, address and device."""
         return {
             "worker": self.name,
             "index": self.index,
@@ -69,6 +71,12 @@ class Member:
             "target": self.hello.target,
             "backend": self.hello.backend,
             "device": self.hello.device,
+        }
+
+    def describe(self, now: float) -> dict[str, Any]:
+        """Its entry in a status."""
+        return {
+            **self.identify(),
             "state": self.state,
             "round": self.committed,
             "steps_per_second": self.speed,
@@ -78,11 +86,19 @@ class Member:
 
 
 class Roster:
-    """The members, by name and by connection; names keep their index for ever."""
+    """The members, by name and by connection; names keep their index for ever.
 
-    def __init__(self) -> None:
+    `known` are the run's workers under an earlier shepherd, as its journal has them.
+    """
+
+    def __init__(self, known: Iterable[Mapping[str, Any]] = ()) -> None:
         self._members: dict[str, Member] = {}
         self._indices: dict[str, int] = {}
+        self._absent: dict[int, dict[str, Any]] = {}
+        """Workers that left, by index, the last one last; `left` is the reason."""
+        for row in known:
+            self._indices[row["worker"]] = row["index"]
+            self._absent[row["index"]] = {"left": UNSEEN, **row}
         self._by_connection: dict[Peer, Member] = {}
         self._sorted: tuple[Member, ...] | None = None
         """The members in order of index; None after a change."""
@@ -118,18 +134,26 @@ class Roster:
         if index is None or index in used:
             index = next(i for i in range(len(used) + 1) if i not in used)
         self._indices[hello.worker] = index
+        self._absent.pop(index, None)
         member = Member(connection, hello, index, now)
         self._members[hello.worker] = member
         self._by_connection[connection] = member
         self._sorted = None
         return member
 
-    def remove(self, member: Member) -> None:
-        """Remove a worker."""
+    def remove(self, member: Member, reason: str | None = None) -> None:
+        """Remove a worker; with a reason it is absent until another takes its place."""
         if self._members.get(member.name) is member:
             del self._members[member.name]
             self._by_connection.pop(member.connection, None)
             self._sorted = None
+            if reason is not None:
+                self._absent[member.index] = {**member.identify(), "left": reason}
+
+    def absent(self, wanted: int) -> list[dict[str, Any]]:
+        """The workers that left last, as many as `wanted` is more than the members."""
+        missing = max(wanted - len(self), 0)
+        return list(self._absent.values())[max(len(self._absent) - missing, 0) :]
 
     def find(self, connection: Peer) -> Member | None:
         """The member of this connection; None: it has no member."""

@@ -106,7 +106,7 @@ class Rounds(RoundPolicy):
 
     def drop(self, member: Member, reason: str) -> None:
         """Remove a worker; its part of this round does not count."""
-        self._run.remove(member)
+        self._run.remove(member, reason)
         self._validation.lost(member.name)
         self._run.log(f"worker {member.index} left: {reason}")
         self.lost(member)

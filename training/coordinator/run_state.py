@@ -4,7 +4,7 @@ A part changes the state and adds effects with `do` (or `append`, `send`, `log`)
 order of the effects is the order of these calls.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pcp.training.config.experiment import Experiment
@@ -32,7 +32,7 @@ class RunState:
 
     `replay` has applied the ledger's lines so far. `folder` is the run's, `serves` the
     address of the endpoint that hands out states, and `wanted` how many workers the
-    first round waits for.
+    first round waits for. `known` are workers under an earlier shepherd.
     """
 
     def __init__(
@@ -44,11 +44,12 @@ class RunState:
         folder: str,
         serves: str,
         wanted: int | None = None,
+        known: Iterable[Mapping[str, Any]] = (),
         now: float = 0.0,
     ) -> None:
         self.experiment, self.name, self.folder = experiment, name, folder
         self.wanted = wanted or experiment.workers
-        self.roster = Roster()
+        self.roster = Roster(known)
         self.now = self.born = now
         """The time of the event that is handled, at first of the process's start."""
         self.grace = 2 * experiment.heartbeat_limit_seconds
@@ -122,9 +123,10 @@ class RunState:
         """Log a line for the observers."""
         self.do(Log(text))
 
-    def remove(self, member: Member) -> None:
-        """Remove a worker from the members."""
-        self.roster.remove(member)
+    def remove(self, member: Member, reason: str) -> None:
+        """Remove a worker from the members. After the last round nobody is missed."""
+        over = self.completing_since is not None
+        self.roster.remove(member, None if over else reason)
         self.do(Close(member.connection))
 
     def holds(self, round_: int, digest: str | None) -> bool:

@@ -27,6 +27,7 @@ def status_of(
             member.describe(run.now) | {"doing": does.get(member.name, member.state)}
             for member in run.roster
         ],
+        "absent": run.roster.absent(run.wanted),
         "prepared": len(attempt.prepared) if attempt else 0,
         "loss": newest.loss if newest else None,
         "metrics": newest.metrics if newest else {},

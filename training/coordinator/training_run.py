@@ -256,7 +256,7 @@ class TrainingRun:
         if self.loop is not None:
             self.loop.rounds.drop(member, reason)
             return
-        self.state.remove(member)
+        self.state.remove(member, reason)
         self.state.log(f"worker {member.index} left: {reason}")
 
     # Programs ------------------------------------------------------------------------

@@ -10,12 +10,13 @@ from pcp import strict_json
 from pcp.training.observe.dashboard import PlainLog
 
 STAMP = "%Y-%m-%d %H:%M:%S"
-KNOWN = ("index", "worker", "address", "target", "backend", "device")
-"""The keys that are kept of a worker."""
+KNOWN = ("index", "worker", "address", "target", "backend", "device", "left")
+"""The keys that are kept of a worker; `left` is why it is absent."""
 
 
 class Journal(PlainLog):
-    """Appends log lines, as dated text and as JSON, and a line for each new worker.
+    """Appends log lines, as dated text and as JSON, and a line whenever a worker
+    comes or leaves.
 
     A line for which the disk has no room is left out: the ledger and the metrics, which
     count, report a full disk.
@@ -27,7 +28,8 @@ class Journal(PlainLog):
         self._log, self._objects, self._workers = (
             open(path, "a", encoding="utf-8", buffering=1) for path in paths
         )
-        self._seen: set[tuple[Any, ...]] = set()
+        self._last: dict[int, dict[str, Any]] = {}
+        """The last line of each worker, by index."""
 
     def log(self, text: str) -> None:
         """Append a line with the date."""
@@ -37,11 +39,11 @@ class Journal(PlainLog):
             self._objects.write(strict_json.dumps({"time": now, "text": text}) + "\n")
 
     def status(self, values: Mapping[str, Any]) -> None:
-        """Append the new workers."""
-        for worker in values.get("workers", ()):
-            known = {key: worker.get(key) for key in KNOWN}
-            if (facts := tuple(known.values())) not in self._seen:
-                self._seen.add(facts)
+        """Append the workers that came or left."""
+        for worker in (*values.get("workers", ()), *values.get("absent", ())):
+            known = {key: worker[key] for key in KNOWN if key in worker}
+            if self._last.get(index := worker["index"]) != known:
+                self._last[index] = known
                 with suppress(OSError):
                     self._workers.write(strict_json.dumps(known) + "\n")
 

@@ -108,7 +108,8 @@ class PastRun:
                 "phase": self.phase,
                 "round": self.progress.committed,
                 "steps": self.progress.steps,
-                "workers": list(self.workers),
+                "workers": [w for w in self.workers if "left" not in w],
+                "absent": [w for w in self.workers if "left" in w],
             },
         }
 

@@ -44,6 +44,7 @@ from pcp.training.coordinator.roster import Roster
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.data.corpus import Corpus
+from pcp.training.observe import journal
 from pcp.training.observe.metrics import Observer
 from pcp.training.shepherd import checkpointer
 from pcp.training.shepherd.admission import Admission
@@ -147,6 +148,7 @@ class Shepherd:
             folder=str(folder.path),
             serves=self.endpoint.listening,
             wanted=workers,
+            known=journal.workers(folder.workers),
             now=clock(),
         )
         self.training = TrainingRun(self.state)

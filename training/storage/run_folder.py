@@ -10,7 +10,7 @@
     loss.png             the plot
     shepherd.log         the log of the shepherd, with dates
     shepherd.jsonl       the same, an object a line: time and text
-    workers.jsonl        a line for each worker, with its address
+    workers.jsonl        a line when a worker comes or leaves, with its address
     report.html          the run's page with its data, when it has ended
     control.json         the shepherd's address (`coordinator.operator_control`)
     workers.log          the log of the workers of `pcp train`

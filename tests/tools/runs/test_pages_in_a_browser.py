@@ -89,14 +89,21 @@ def test_a_straggler_is_named_and_the_rest_of_the_time_told(tmp_path: Path) -> N
         record_["members"].append(record_["members"][0] | {"worker": 2})
     records[-1]["members"].pop()
     records[-1]["workers"] = 2
-    status = {"run": "r", "phase": "round", "round": 5, "workers": workers}
+    status = {"run": "r", "phase": "round", "round": 5, "workers": workers[:2]}
+    status["absent"] = [workers[2] | {"left": "silent for 3.0 s"}]
     data = {"since": 1.0, "after": 5, "rounds": 95, "validations": {}, "events": []}
     data |= {"experiment": {}, "status": status | {"wanted": 3, "steps": None}}
     file.write_text(page("page.html", data | {"records": records}))
     found = shown(file)
-    assert "worker 1 (10.0.0.1:4411) takes 3.0 times as long for a step" in found
-    assert "worker 2" not in found.partition('id="alerts"')[2].partition("</pre>")[0]
-    assert "the last round had 2 workers, the one before 3" in found
+    assert "worker 1 at 10.0.0.1:4411 takes 3.0 times as long for a step" in found
+    alert = "2 of 3 workers; worker 2 at 10.0.0.2:4411 left: silent for 3.0 s"
+    assert alert in found
+    assert (
+        "worker 2"
+        not in found.replace(alert, "")
+        .partition('id="alerts"')[2]
+        .partition("</pre>")[0]
+    )
     assert "<b>3 min</b>left" in found
 
 

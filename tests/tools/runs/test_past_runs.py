@@ -156,6 +156,23 @@ def test_a_line_of_the_log_may_go_on(tmp_path: Path) -> None:
     assert [json.loads(line)["text"] for line in lines] == said
 
 
+def test_the_journal_knows_who_is_absent(tmp_path: Path) -> None:
+    """A line when a worker leaves and one when it is back, whatever the heartbeats."""
+    file = tmp_path / "workers"
+    log = journal.Journal(2, tmp_path / "log", tmp_path / "json", file)
+    rows = [{"index": i, "worker": f"w{i}", "address": f"10.0.0.{i}:1"} for i in (0, 1)]
+    gone = rows[1] | {"left": "silent for 3.0 s"}
+    for _ in range(3):
+        log.status({"workers": rows, "absent": []})
+    for _ in range(3):
+        log.status({"workers": rows[:1], "absent": [gone]})
+    assert journal.workers(file) == [rows[0], gone]
+    log.status({"workers": rows, "absent": []})
+    log.close()
+    assert journal.workers(file) == rows
+    assert len(file.read_text().splitlines()) == 4
+
+
 def test_no_text_of_a_run_ends_the_script(tmp_path: Path, runs: Path) -> None:
     shutil.copytree(runs / "one", tmp_path / "run")
     with open(tmp_path / "run" / "shepherd.log", "a") as log:

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 from helpers.models.bigram_numpy import BLOCK
-from helpers.simulation.pure_run import a_run, hello
+from helpers.simulation.pure_run import World, a_run, hello
 from helpers.simulation.run_schedules import program
 from helpers.worlds.training_runs import Watcher
 from helpers.worlds.training_runs import experiment as on_disk
@@ -30,6 +30,7 @@ from pcp.training.coordinator.events import (
     Received,
     Tick,
 )
+from pcp.training.coordinator.roster import UNSEEN, Roster
 from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.coordinator.training_run import TrainingRun
@@ -304,3 +305,40 @@ def test_speed_is_that_of_a_first_attempt() -> None:
         assert [*attempt.prepared] == ["a"]
         speeds.append(member.speed)
     assert speeds == [1.0, 1.0]  # two steps in two seconds
+
+
+def test_absent_workers_are_known_to_the_next_shepherd_too() -> None:
+    """Names keep their index; at most as many are absent as the run lacks."""
+    rows = [
+        {"worker": name, "index": index, "address": f"{name}:1"}
+        for index, name in enumerate("abc")
+    ]
+    rows[2]["left"] = "silent for 3.0 s"
+    roster = Roster(rows)
+
+    def absent(wanted: int) -> list[tuple[int, str]]:
+        return [(row["index"], row["left"]) for row in roster.absent(wanted)]
+
+    assert absent(3) == [(0, UNSEEN), (1, UNSEEN), (2, "silent for 3.0 s")]
+    assert absent(7) == absent(3)
+    back = roster.add(Peer(), hello("b"), 0.0)
+    assert back.index == 1
+    assert absent(3) == [(0, UNSEEN), (2, "silent for 3.0 s")]
+    assert absent(2) == [(2, "silent for 3.0 s")]
+    assert absent(1) == []
+    other = roster.add(Peer(), hello("d"), 0.0)  # in the place of a
+    assert other.index == 0
+    assert absent(3) == [(2, "silent for 3.0 s")]
+    roster.remove(back, "drained by the operator")
+    assert absent(3) == [(2, "silent for 3.0 s"), (1, "drained by the operator")]
+    roster.remove(other)
+    assert len(absent(9)) == 2
+
+
+def test_who_leaves_after_the_last_round_is_not_missed() -> None:
+    world = World("a", "b", outer_loop_steps=1)
+    world.makes()
+    world.tick()
+    assert world.run.state.completing_since is not None
+    world.step(Lost(world.peers["b"], "gone"))
+    assert world.run.status()["absent"] == []

@@ -3,17 +3,15 @@
 import json
 import math
 import re
-import shutil
-import subprocess
 import sys
 import types
 from dataclasses import asdict, replace
 from datetime import datetime
-from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.models.bigram_numpy import BigramTrainer
+from helpers.oracles.page_in_node import NODE, drawn
 from helpers.oracles.round_metrics import member, record
 from helpers.present import present
 from helpers.worlds.training_runs import (
@@ -30,7 +28,7 @@ from pcp.strict_json import dumps
 from pcp.training.config.experiment_file import (
     parse,
 )
-from pcp.training.observe import metrics, page_files
+from pcp.training.observe import metrics
 from pcp.training.observe.dashboard import PlainLog, sparkline
 from pcp.training.observe.metrics import MetricsFile
 from pcp.training.observe.plot import plot_losses
@@ -288,46 +286,7 @@ def test_wandb_gets_no_empty_values(tmp_path, monkeypatch):
     assert "worker/0/nonfinite_step" not in logged[0]
 
 
-# As much of a browser as the page needs: elements that remember what they were given.
-BROWSER = """
-const places = new Map();
-function element(name) {
-  return {name, attributes: {}, children: [], textContent: "", className: "",
-    value: name === "axis" ? "round" : "", checked: false,
-    setAttribute(key, value) { this.attributes[key] = String(value); },
-    append(...more) { this.children.push(...more); },
-    replaceChildren(...more) { this.children = more; },
-    appendChild(child) { this.children.push(child); return child; },
-    insertRow() { return this.appendChild(element("tr")); }};
-}
-class Node {}
-const getComputedStyle = () => ({getPropertyValue: () => "black"});
-const drawn_charts = [];
-class uPlot {
-  static join(tables) { return tables.map(([x, y]) => ({x, y})); }
-  constructor(shape, data) { this.data = [data]; drawn_charts.push(data); }
-}
-const location = {hostname: "localhost"};
-const document = {title: "", documentElement: {}, createElement: element,
-  querySelectorAll: () => [],
-  getElementById: id => {
-    if (!places.has(id)) places.set(id, element(id));
-    return places.get(id);
-  }};
-const fetch = async () => (
-  {text: async () => ANSWER, json: async () => JSON.parse(ANSWER)});
-const setTimeout = () => {
-  const text = e => [e.textContent, ...e.children.map(c => c.textContent === undefined
-    ? String(c) : text(c))].join(" ");
-  const drawn = JSON.stringify([...places.values()]);
-  console.log(JSON.stringify({phase: text(places.get("phase")),
-    facts: text(places.get("facts")), bad: text(document.getElementById("alerts")),
-    workers: text(places.get("workers")), drawn, charts: drawn_charts.flat()}));
-};
-"""
-
-
-@pytest.mark.skipif(not shutil.which("node"), reason="runs the page's script in Node")
+@pytest.mark.skipif(NODE is None, reason="runs the page's script in Node")
 def test_the_page_shows_it(tmp_path):
     """The page's own script, on what the server really answers."""
     page = WebPage("127.0.0.1", 0, 10)
@@ -338,18 +297,10 @@ def test_the_page_shows_it(tmp_path):
     said = ["worker 1 (w): loss is nan at step 3 of round 5"]
     status = {"run": "r", "phase": "round", "loss": NAN, "nonfinite": said}
     page.status(status | {"wanted": 2, "workers": [worker | {"silent_seconds": 0.1}]})
-    answer = Path(tmp_path / "answer.json")
-    answer.write_text(dumps(page.answer(0, 0.0)))
+    answer = dumps(page.answer(0, 0.0))
     page.close()
-    strictly(answer.read_text())
-    script = page_files.page("page.html").split("<script>")[-1].split("</script>")[0]
-    whole = f"const ANSWER = {json.dumps(answer.read_text())};{BROWSER}{script}"
-    (tmp_path / "page.js").write_text(whole)
-    done = subprocess.run(
-        ["node", tmp_path / "page.js"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    shown = json.loads(done.stdout.splitlines()[0])
+    strictly(answer)
+    shown = drawn(answer, tmp_path)
     assert shown["phase"].startswith("round, round")
     assert said[0] in shown["bad"]
     assert "round 5: the loss of worker" in shown["bad"]
