@@ -55,7 +55,7 @@ from pcp.training.trainer.bundle_checks import (
 )
 from pcp.training.trainer.exchange import Exchange, RoundExchange, weight
 from pcp.training.trainer.fragment_exchange import FragmentExchange
-from pcp.training.trainer.functions import Functions, Key, key_of
+from pcp.training.trainer.functions import Functions, Key
 from pcp.training.trainer.replica import with_replica
 from pcp.training.trainer.slope_exchange import SlopeExchange
 from pcp.training.trainer.step_exchange import StepExchange
@@ -100,7 +100,7 @@ class BundleTrainer:
         self.exchange = _exchange(plan, self.functions, self.steps, second)
         self.exchange.parts = self.parts
         self.resumes = self.exchange.resumes
-        own = {key_of(t) for t in self.functions.signatures["init"].results}
+        own = {t.key for t in self.functions.signatures["init"].results}
         self._parameters = [p for p in manifest.parameters if ("param", p.name) in own]
         self._key = step_loop.key_of_program(manifest)
         self._brought = step_loop.brought(self.functions.signatures)
