@@ -35,9 +35,11 @@ class First(BaseModel):
     def _check_init(self) -> Self:
         if self.init != initializer.FROM_PARAMETERS:
             try:
-                initializer.parse(self.init)
+                drawn = initializer.parse(self.init)
             except ConfigError as error:
                 raise ValueError(str(error)) from error
+            if drawn.of:
+                raise ValueError(f"{self.init} is nothing that a seed makes")
         return self
 
     @property

@@ -2,7 +2,8 @@
 
 A model says in `pcp.init` how each parameter begins, and the manifest of its bundle has
 the same text. `normal(std)`, `normal(mean,std)`, `uniform(low,high)`, `ones`, `zeros`
-and `constant(value)`.
+and `constant(value)`. `norms(dimension,name)` are the lengths of the vectors along a
+dimension of the frozen matrix of that name: no seed makes them, they come with it.
 """
 
 import math
@@ -18,6 +19,8 @@ DEFAULT_STD = 0.02
 FROM_PARAMETERS = "@inner_init"
 """In the place of an initializer: that function of the bundle makes the tensor."""
 
+NORMS = "norms"
+
 COUNTS = {"normal": (1, 2), "uniform": (2,), "constant": (1,), "ones": (), "zeros": ()}
 """How many numbers each kind takes."""
 
@@ -30,13 +33,19 @@ _FILLS: dict[str, Callable[..., float]] = {
 
 @dataclass(frozen=True)
 class Init:
-    """A parsed initializer: its kind and its numbers."""
+    """A parsed initializer: its kind and its numbers.
+
+    `of` is the frozen tensor that it follows from; empty where a seed says enough.
+    """
 
     kind: str
     numbers: tuple[float, ...] = ()
+    of: str = ""
 
     def __str__(self) -> str:
         """The text that `parse` reads it from."""
+        if self.of:
+            return f"{self.kind}({self.dimension},{self.of})"
         numbers = ",".join(repr(float(x)) for x in self.numbers)
         return f"{self.kind}({numbers})" if numbers else self.kind
 
@@ -44,6 +53,11 @@ class Init:
     def random(self) -> bool:
         """Whether it draws numbers at all."""
         return self.kind in RANDOM
+
+    @property
+    def dimension(self) -> int:
+        """Of `norms`: along which dimension of the matrix."""
+        return int(self.numbers[0])
 
     @property
     def fill(self) -> float:
@@ -62,6 +76,8 @@ class Init:
 
 def parse(text: str) -> Init:
     """Read `normal(0.02)` and the like; `ConfigError` says what is wrong."""
+    if match := re.fullmatch(rf"{NORMS}\(([01]),(.+)\)", text):
+        return Init(NORMS, (float(match.group(1)),), match.group(2))
     match = re.fullmatch(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*", text)
     kind = match.group(1) if match else text
     if match is None or kind not in COUNTS:

@@ -128,7 +128,9 @@ def chosen(returned: Any, result: int | str | None) -> Any:
 def _get(returned: Any, name: str) -> Any:
     if isinstance(returned, Mapping):
         return returned.get(name)
-    return None if isinstance(returned, tuple | list) else getattr(returned, name, None)
+    if isinstance(returned, tuple | list) and name not in _fields(returned):
+        return None
+    return getattr(returned, name, None)
 
 
 def _field(returned: Any, name: str) -> Any:
@@ -142,6 +144,8 @@ def _field(returned: Any, name: str) -> Any:
 
 
 def _fields(returned: Any) -> list[str]:
+    if isinstance(returned, tuple | list):
+        return [*getattr(returned, "_fields", ())]  # a named tuple's
     return [*(returned if isinstance(returned, Mapping) else vars(returned))]
 
 

@@ -8,13 +8,13 @@ crosses their borders.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, islice
+from itertools import compress, cycle, islice
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.roles import MODEL_STATE
 from pcp.errors import ConfigError, PassError
-from pcp.initializer import Init
+from pcp.initializer import FROM_PARAMETERS, Init
 from pcp.passes.core import fresh, functions
 from pcp.passes.core import spec as specs
 from pcp.passes.core.base import Pass
@@ -188,27 +188,34 @@ def _check_policy(training: Trainable, algorithm: Spec, rule: OuterRule) -> None
 def add_init(module: ir.Module, training: Trainable, update: Update) -> None:
     """`@init(seed) -> params, model state, state`.
 
-    First values, a first state, step 0; of the model's state all but what is given.
+    First values, a first state, step 0; all but what is given, or follows from what is.
     """
     seed = Port("seed", "seed", hlo.tensor((), ir.IntegerType.get_signless(64)))
     drawn = [*zip(training.params, training.inits, strict=True)]
     drawn += [(s.port, s.init) for s in training.state if s.init is not None]
+    drawn = [(port, init) for port, init in drawn if not init.of]
     ports, count = [*update.ports, step_port()], len(drawn)
+    fills = [first_values.filled(number) for number in [*update.begins, 0]]
+    # Beside a parameter that is given, @inner_init makes what follows from parameters.
+    given = any(init.of for init in training.inits)
+    kept = [not (given and fill == FROM_PARAMETERS) for fill in fills]
     draw = _drawers(module, drawn)
 
     def build(seed: Value) -> list[tuple[Port, Value]]:
         key = initialize.key_of(seed)
         values = [draw(i, key, seed) for i in range(count)]
-        params = values[: len(training.params)]
+        rest, pairs = iter(values), zip(training.params, training.inits, strict=True)
+        params = [hlo.zeros(p.type) if init.of else next(rest) for p, init in pairs]
         state = update.first(params, lambda i: fresh.numbered(seed, count + i))
         step = fresh.numbered(seed, count + len(state))
-        values += [*state, fresh.filled(ports[-1].type, 0, step)]
+        state += [fresh.filled(ports[-1].type, 0, step)]
         named = [port for port, _ in drawn]
-        return [*zip([*named, *ports], values, strict=True)]
+        named += compress(ports, kept)
+        values += compress(state, kept)
+        return [*zip(named, values, strict=True)]
 
     function = functions.define(module, "init", [seed], build)
-    fills = [first_values.filled(number) for number in [*update.begins, 0]]
-    first_values.say(function, [*(init for _, init in drawn), *fills])
+    first_values.say(function, [*(init for _, init in drawn), *compress(fills, kept)])
 
 
 def _drawers(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pcp.dialect import function_body, hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.errors import PassError
+from pcp.initializer import NORMS, Init
 from pcp.passes.core import functions
 from pcp.passes.core.base import Pass
 from pcp.passes.core.narrow_floats import is_narrow
@@ -15,7 +16,7 @@ from pcp.passes.training.freeze import Parameter, freeze, matching, parameters
 
 Value = ir.Value
 
-A, B = "lora_A", "lora_B"
+A, B, MAGNITUDE = "lora_A", "lora_B", "lora_magnitude_vector"
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,14 @@ class Lora(Pass):
     by |; their matrices have two dimensions and are used in `dot_general` only, one of
     whose dimensions is contracted. A, r x in, and B, out x r, are new parameters, A
     drawn as torch.nn.Linear draws its weight, B zero, so that training begins with the
-    model as it is. All other parameters become `frozen`, but those that `also` names:
-    they have no gradient and no state, and no checkpoint holds them. Names are those
-    that peft reads: `q.weight` has `q.lora_A.weight` and `q.lora_B.weight` beside it.
+    model as it is. With `dora` (Liu et al., arXiv:2402.09353) the sum is multiplied by
+    m / |W + B A α/r|, one number an output: m is trained and begins as |W|, and the
+    lengths below are taken for constants.
+
+    All other parameters become `frozen`, but those that `also` names: they have no
+    gradient and no state, and no checkpoint holds them. Names are those that peft
+    reads: `q.weight` has `q.lora_A.weight` and `q.lora_B.weight` beside it, and m is
+    `q.lora_magnitude_vector`.
 
     Assumes roles (`pcp-infer-roles`); runs in front of pcp-master-weights and of
     pcp-precision, which round A and B as any parameter; what is frozen stays as the
@@ -51,6 +57,7 @@ class Lora(Pass):
     r: int = 8
     alpha: float = 8.0
     also: str = ""
+    dora: bool = False
     func: str = "main"
 
     def run(self, module: ir.Module) -> None:
@@ -96,17 +103,22 @@ def _adapt(
     entry, wide = functions.entry(function), ir.F32Type.get()
     element = hlo.element_type(target.value)
     kept = wide if is_narrow(element) else element
-    types = [
-        hlo.tensor((lora.r, shape[inner]), kept),
-        hlo.tensor((shape[1 - inner], lora.r), kept),
+    bound, stem = 1 / math.sqrt(shape[inner]), target.name.removesuffix(".weight")
+    added: dict[str, tuple[tuple[int, ...], str]] = {
+        f"{A}.weight": ((lora.r, shape[inner]), f"uniform({-bound:.7g},{bound:.7g})"),
+        f"{B}.weight": ((shape[1 - inner], lora.r), "zeros"),
+    }
+    if lora.dora:
+        norms = Init(NORMS, (inner,), target.name)
+        added[MAGNITUDE] = (shape[1 - inner],), str(norms)
+    values = [
+        entry.add_argument(hlo.tensor(size, kept), function.location)
+        for size, _ in added.values()
     ]
-    a, b = (entry.add_argument(t, function.location) for t in types)
+    adapter = _Adapter(target.value, inner, lora.alpha / lora.r, *values)
     for op, side, _ in uses:
-        _add_product(op, side, (a, b), lora.alpha / lora.r)
-    bound = 1 / math.sqrt(shape[inner])
-    stem = target.name.removesuffix(".weight")
-    inits = {A: f"uniform({-bound:.7g},{bound:.7g})", B: "zeros"}
-    return [_said(f"{stem}.{kind}.weight", init) for kind, init in inits.items()]
+        adapter.add_to(op, side)
+    return [_said(f"{stem}.{kind}", init) for kind, (_, init) in added.items()]
 
 
 def _said(name: str, init: str) -> dict[str, ir.Attribute]:
@@ -148,25 +160,55 @@ def _contracted(op: ir.Operation, side: int) -> int:
     return own[0]
 
 
-def _add_product(
-    op: ir.Operation, side: int, pair: tuple[Value, Value], factor: float
-) -> None:
-    """Add the small products to one, behind it."""
-    n = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-    (over,) = (n.rhs_contracting_dimensions, n.lhs_contracting_dimensions)[side]
-    x, result = op.operands[1 - side], op.results[0]
-    uses = [(use.owner.operation, use.operand_number) for use in result.uses]
-    with ir.InsertionPoint.after(op), op.location:
-        element = hlo.element_type(x)
-        a, b = (hlo.convert(v, element) for v in pair)
-        small = hlo.dot_general(x, a, batch=([], []), contract=([over], [1]))
-        last = len(hlo.shape_of(small)) - 1
-        if side == 1:
-            made = hlo.dot_general(small, b, batch=([], []), contract=([last], [1]))
-        else:
-            made = hlo.dot_general(b, small, batch=([], []), contract=([1], [last]))
-        made = hlo.convert(made, hlo.element_type(result))
-        made = hlo.multiply(made, hlo.constant_like(made, factor))
-        total = hlo.add(result, made)
-    for user, i in uses:
-        user.operands[i] = total
+@dataclass(frozen=True)
+class _Adapter:
+    """What stands beside a matrix, whose dimension `inner` products sum over."""
+
+    matrix: Value
+    inner: int
+    factor: float
+    a: Value
+    b: Value
+    magnitude: Value | None = None
+
+    def add_to(self, op: ir.Operation, side: int) -> None:
+        """Add the small products to one of the matrix, behind it."""
+        n = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+        (over,) = (n.rhs_contracting_dimensions, n.lhs_contracting_dimensions)[side]
+        x, result = op.operands[1 - side], op.results[0]
+        uses = [(use.owner.operation, use.operand_number) for use in result.uses]
+        with ir.InsertionPoint.after(op), op.location:
+            element = hlo.element_type(x)
+            a, b = (hlo.convert(v, element) for v in (self.a, self.b))
+            small = hlo.dot_general(x, a, batch=([], []), contract=([over], [1]))
+            last = len(hlo.shape_of(small)) - 1
+            if side == 1:
+                made = hlo.dot_general(small, b, batch=([], []), contract=([last], [1]))
+            else:
+                made = hlo.dot_general(b, small, batch=([], []), contract=([1], [last]))
+            made = hlo.convert(made, hlo.element_type(result))
+            made = hlo.multiply(made, hlo.constant_like(made, self.factor))
+            total = hlo.add(result, made)
+            if self.magnitude is not None:
+                scale = hlo.convert(self._scale(), hlo.element_type(total))
+                shape, outputs = hlo.shape_of(total), [last if side == 1 else 0]
+                scale = hlo.broadcast_in_dim(scale, shape, outputs)
+                total = hlo.multiply(total, scale)
+        for user, i in uses:
+            user.operands[i] = total
+
+    def _scale(self) -> Value:
+        """m / |W + B A α/r|, of which the derivative is that by m alone."""
+        assert self.magnitude is not None
+        matrix = hlo.convert(self.matrix, hlo.element_type(self.b))
+        sides = (self.b, self.a) if self.inner == 1 else (self.a, self.b)
+        over = ([1], [0]) if self.inner == 1 else ([0], [1])
+        small = hlo.dot_general(*sides, batch=([], []), contract=over)
+        small = hlo.multiply(small, hlo.constant_like(small, self.factor))
+        whole = hlo.add(matrix, small)
+        squares = hlo.reduce_sum(hlo.multiply(whole, whole), [self.inner])
+        norms = hlo.sqrt(squares)
+        fixed = ir.Operation.create(
+            "pcp.stop_gradient", results=[norms.type], operands=[norms]
+        )
+        return hlo.divide(self.magnitude, fixed.results[0])

@@ -269,9 +269,23 @@ def _init(main: ir.Operation, i: int, said: dict[str, ir.Attribute]) -> Init:
             f"{where}: argument {i} has no pcp.init; run pcp-infer-roles first"
         )
     try:
-        return parse(text)
+        found = parse(text)
     except ConfigError as error:
         raise PassError(f"{where}: argument {i}: {error}") from error
+    if found.of and not _has_source(functions.argument_ports(main), i, found):
+        raise PassError(
+            f"{where}: argument {i} begins as {found}: that is of a parameter, and of "
+            "a frozen matrix that has as many vectors"
+        )
+    return found
+
+
+def _has_source(ports: Sequence[Port], i: int, init: Init) -> bool:
+    """Whether a parameter can begin as norms of a matrix."""
+    shapes = {p.name: hlo.shape_of(p.type) for p in ports if p.role == "frozen"}
+    shape = shapes.get(init.of, ())
+    own, fits = hlo.shape_of(ports[i].type), len(shape) == 2
+    return ports[i].role == "param" and fits and own == (shape[1 - init.dimension],)
 
 
 def _annotate_main(main: ir.Operation, training: Trainable) -> None:

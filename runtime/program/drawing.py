@@ -60,6 +60,11 @@ def first_values(
     return made.reshape(tuple(shape))
 
 
+def of_frozen(init: Init, matrix: np.ndarray) -> np.ndarray:
+    """The values derived from a frozen matrix, in f64: its vectors' lengths."""
+    return np.linalg.norm(matrix.astype(np.float64), axis=init.dimension)
+
+
 def _drawn(init: Init, first: Words, second: Words) -> np.ndarray:
     """f32 numbers of a distribution, from two words each."""
     factor, term = map(np.float32, init.affine)

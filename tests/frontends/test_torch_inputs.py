@@ -2,7 +2,7 @@
 
 from collections import UserDict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -60,6 +60,13 @@ class Output(UserDict):
         return self[name]
 
 
+class Named(NamedTuple):
+    """What a model of one's own may return."""
+
+    logits: Tensor
+    loss: Tensor
+
+
 class AnyCache:
     """Keys and values."""
 
@@ -72,6 +79,9 @@ class AnyCache:
         (Output(loss=ONE, logits=TWO), None, ONE),
         (Output(logits=TWO, cache=AnyCache(), loss=None), None, {"logits", "loss"}),
         (Output(loss=ONE, logits=TWO), "logits", TWO),
+        (Named(TWO, ONE), None, ONE),
+        (Named(TWO, ONE), "logits", TWO),
+        (Named(TWO, ONE), 0, TWO),
         (Output(loss=None, logits=TWO), 0, TWO),
     ],
 )
@@ -89,6 +99,8 @@ def test_a_result_that_is_not_there_is_an_error_that_lists_what_is() -> None:
         UsageError, match=r"Output of forward is without it; it has logits$"
     ):
         chosen(Output(loss=None, logits=TWO), "hidden")
+    with pytest.raises(UsageError, match=r"Named of .* it has logits, loss$"):
+        chosen(Named(TWO, ONE), "count")
     with pytest.raises(UsageError, match=r"result 2: forward returns 2"):
         chosen((ONE, TWO), 2)
 

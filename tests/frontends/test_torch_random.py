@@ -3,10 +3,10 @@ is torch's."""
 
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 import torch
+from helpers.oracles.drawn_numbers import drawing, uniform
 from helpers.servers.evaluator import Evaluator
 from helpers.servers.iree_server import Iree
 from torch import Tensor, nn
@@ -17,18 +17,6 @@ from pcp.frontends.signature import arguments_of
 from pcp.frontends.torch import from_torch, values_of
 
 KEY = np.array([123, 456], np.uint32)
-
-
-def uniform(ordinal: int, shape: tuple[int, ...], key: np.ndarray = KEY) -> Tensor:
-    """What the program draws for its random op of that ordinal, by JAX."""
-    own = jax.random.fold_in(jax.random.wrap_key_data(jax.numpy.asarray(key)), ordinal)
-    bits = np.asarray(jax.random.bits(own, shape, "uint32"))
-    return torch.tensor((bits >> 8).astype(np.float32) * np.float32(2.0**-24))
-
-
-def dropped(x: Tensor, p: float, ordinal: int) -> Tensor:
-    """Dropout with the program's mask."""
-    return x * ((uniform(ordinal, tuple(x.shape)) >= p) / (1 - p))
 
 
 T, D, V = 8, 16, 11
@@ -58,20 +46,6 @@ class Gpt(nn.Module):
         return loss(self.head(x).view(-1, V), targets.view(-1))
 
 
-class WithOurMasks(Gpt):
-    """The same, with the masks of the program in the order of its ops."""
-
-    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
-        x = dropped(self.embed(ids), self.p, 0)
-        q, k, v = self.mix(x).split(D, -1)
-        scores = q @ k.mT / D**0.5
-        scores = scores.masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf)
-        mixed = dropped(torch.softmax(scores, -1), self.p, 1) @ v
-        x = x + dropped(self.out(mixed), self.p, 2)
-        loss = nn.functional.cross_entropy
-        return loss(self.head(x).view(-1, V), targets.view(-1))
-
-
 def _data() -> tuple[Tensor, Tensor]:
     draw = np.random.default_rng(0)
     ids, targets = (torch.tensor(draw.integers(0, V, (4, T))) for _ in range(2))
@@ -87,12 +61,11 @@ def test_gradients_with_dropout_equal_torchs_given_the_same_masks() -> None:
     bundle = pcp.compile(module, targets=["cpu:host"], mode="grad")
     with pcp.Program.load(bundle, device="local-sync") as program:
         loss, *found = [np.array(x) for x in program["grad"](*given)]
-    oracle = WithOurMasks(0.1)
-    oracle.load_state_dict(model.state_dict())
-    wanted = oracle(ids, targets)
+    with drawing(KEY):
+        wanted = model(ids, targets)
     wanted.backward()
     assert loss == pytest.approx(wanted.item(), rel=1e-5)
-    for value, (name, parameter) in zip(found, oracle.named_parameters(), strict=True):
+    for value, (name, parameter) in zip(found, model.named_parameters(), strict=True):
         gradient = parameter.grad
         assert gradient is not None
         scale = float(gradient.abs().max())
@@ -143,7 +116,7 @@ def test_each_op_has_its_distribution(
 
 def test_the_numbers_are_those_of_jax(interpreter: Evaluator) -> None:
     found = _drawn(interpreter, lambda x: x * torch.rand(x.shape), (3, 5))
-    np.testing.assert_array_equal(found, uniform(0, (3, 5)).numpy())
+    np.testing.assert_array_equal(found, uniform(0, (3, 5), KEY).numpy())
 
 
 def test_two_ops_draw_apart(interpreter: Evaluator) -> None:

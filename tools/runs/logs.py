@@ -10,6 +10,7 @@ from pcp.tools.runs.show import LATEST
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.lines import say
 from pcp.training.observe import journal
+from pcp.training.observe.log_lines import DATED, log_line
 from pcp.training.observe.past_run import RUNNING, PastRun
 from pcp.training.storage.run_folder import RunFolder
 
@@ -76,4 +77,4 @@ def print_event(event: journal.Event, as_json: bool = False) -> None:
     if as_json:
         say(strict_json.dumps({"time": at, "text": text}))
     else:
-        say(f"{time.strftime(journal.STAMP, time.localtime(at))} {text}")
+        say(log_line(text, DATED, at))

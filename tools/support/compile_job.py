@@ -1,7 +1,8 @@
 """The work of pcp-compile on one file: read, compile, write, say what was written."""
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pcp import whole_file
@@ -45,8 +46,8 @@ def compile_file(
         return f"wrote {output}"
     what = f"compiling for {', '.join(t.name for t in targets)}"
     path = Path(flags.model or "")
-    with doing(what, path.stat().st_size if path.is_file() else 1):
-        bundle = driver.compile(module, options)
+    with doing(what, path.stat().st_size if path.is_file() else 1) as now:
+        bundle = driver.compile(module, replace(options, timed=both(now, options)))
     if by is not None:
         bundle.signed(by.sign(BUNDLE, bundle.digest)).write(output)
     content = bundle.module() if flags.emit == "vmfb" else bundle.to_bytes()
@@ -57,6 +58,16 @@ def compile_file(
     if place is not None:
         place.put(kept)
     return kept_bundle.summary(kept, output)
+
+
+def both(now: Callable[[str], None], options: CompileOptions) -> Callable[[str], None]:
+    """Tells of each module that is made: on the terminal's line and as asked."""
+
+    def tell(text: str) -> None:
+        now(text)
+        options.tell_time(text)
+
+    return tell
 
 
 def _module(flags: Namespace, options: CompileOptions) -> ir.Module:

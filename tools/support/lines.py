@@ -1,17 +1,17 @@
 """What commands print: lines that come at once, lines with the time, JSON."""
 
-import time
 from collections.abc import Callable
 from typing import TextIO
 
 from pcp import strict_json
+from pcp.training.observe.log_lines import log_line
 
 
 def stamped(prefix: str, file: TextIO | None = None) -> Callable[[str], None]:
     """Prints lines with the time and a name; into `file` in place of stdout."""
 
     def write(text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {prefix}: {text}", file=file, flush=True)
+        print(log_line(f"{prefix}: {text}"), file=file, flush=True)
 
     return write
 

@@ -269,10 +269,10 @@ def compiler_for(
         about = expected(what, size)
         how_long = "" if about is None else f" (up to {about:.0f} s)"
         report(f"compiling {Path(path).name} for {target}{how_long} ...")
-        options = _options(experiment, targets=(target,))
         model = read_model(path)
         inspected(experiment, model)
-        with doing(what, size, shown=False):  # the screen is the run's
+        with doing(what, size, report=report) as now:
+            options = _options(experiment, targets=(target,), timed=now)
             content = driver.compile(model, options).to_bytes()
         seconds = time.monotonic() - began
         report(f"compiled {Path(path).name} for {target} in {seconds:.1f} s")

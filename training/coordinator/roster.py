@@ -63,7 +63,7 @@ class Member:
         self.speed = now if self.speed is None else (self.speed + now) / 2
 
     def identify(self) -> dict[str, Any]:
-        """What stays the same while it is a member: its name, address and device."""
+        """Its constant facts while it is a member: name, address and device."""
         return {
             "worker": self.name,
             "index": self.index,

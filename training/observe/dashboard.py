@@ -1,11 +1,11 @@
 """A run's dashboard: a live table in a terminal, plain lines anywhere else."""
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from pcp.errors import counted
+from pcp.training.observe.log_lines import log_line
 from pcp.training.observe.metrics import NullObserver
 from pcp.training.storage.round_record import Round
 
@@ -46,7 +46,7 @@ class PlainLog(NullObserver):
 
     def log(self, text: str) -> None:
         """Write a line with the time."""
-        self._write(f"{time.strftime('%H:%M:%S')} {text}")
+        self._write(log_line(text))
 
     def round(self, record: Round) -> None:
         """Write the round."""
@@ -76,7 +76,7 @@ class Dashboard(NullObserver):
 
     def log(self, text: str) -> None:
         """Show a line among the newest ones."""
-        self._lines = [*self._lines, f"{time.strftime('%H:%M:%S')} {text}"][-_LINES:]
+        self._lines = [*self._lines, log_line(text)][-_LINES:]
         self._draw()
 
     def round(self, record: Round) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from pcp import strict_json
 from pcp.training.observe.dashboard import PlainLog
+from pcp.training.observe.log_lines import DATE, DATED, log_line
 
-STAMP = "%Y-%m-%d %H:%M:%S"
 KNOWN = ("index", "worker", "address", "target", "backend", "device", "left")
 """The keys that are kept of a worker; `left` is why it is absent."""
 
@@ -34,7 +34,7 @@ class Journal(PlainLog):
     def log(self, text: str) -> None:
         """Append a line with the date."""
         now = time.time()
-        self._append(f"{time.strftime(STAMP, time.localtime(now))} {text}")
+        self._append(log_line(text, DATED, now))
         with suppress(OSError):
             self._objects.write(strict_json.dumps({"time": now, "text": text}) + "\n")
 
@@ -91,6 +91,6 @@ def _lines(path: Path) -> list[str]:
 
 def _time(text: str) -> float | None:
     try:
-        return time.mktime(time.strptime(text, STAMP))
+        return time.mktime(time.strptime(text, DATE))
     except ValueError:
         return None

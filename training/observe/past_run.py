@@ -1,5 +1,6 @@
 """A run as its folder has it, with or without a live shepherd."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pcp.training.config.experiment import Experiment
 from pcp.training.observe import journal, metrics
 from pcp.training.observe.page_files import EVENTS, Programs, no_programs, page
 from pcp.training.storage import ledger
+from pcp.training.storage.control_file import CONTROL_FILE
 from pcp.training.storage.ledger_state import Progress
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
@@ -63,6 +65,12 @@ class PastRun:
         return COMPLETE if self.progress.ended else STOPPED
 
     @property
+    def started(self) -> float:
+        """Unix time at which its last shepherd started; 0.0: not known."""
+        control = self.folder.path / CONTROL_FILE
+        return control.stat().st_mtime if control.exists() else 0.0
+
+    @property
     def wanted_rounds(self) -> int:
         """The number of rounds of the experiment."""
         settings = self.progress.settings or self.experiment
@@ -96,6 +104,8 @@ class PastRun:
         """The data of the page, as a run's shepherd gives them."""
         return {
             "since": self.rounds[0].time if self.rounds else 1.0,
+            "started": self.started,
+            "now": time.time(),
             "after": len(self.rounds),
             "rounds": self.wanted_rounds,
             "orders": None,

@@ -125,8 +125,8 @@ class Artifacts:
     def keep(self, run: Path) -> None:
         """Keep the values that come with the model, if any, in a run's folder."""
         if self.brought is not None:
-            wanted = brought(self.manifest.functions)
-            first_values.keep(self._experiment, wanted, run, self.brought)
+            made, wanted = self.manifest.parameters, brought(self.manifest.functions)
+            first_values.keep(self._experiment, wanted, run, self.brought, made)
 
     def get(self, target: str) -> Artifact:
         """The bundle for `target`, compiled when it is first asked for."""
@@ -206,7 +206,9 @@ class Artifacts:
                 self._check_dtype(manifest)
                 _check_weights(self._experiment.initial_weights, manifest)
                 wanted = brought(manifest.functions)
-                self.brought = first_values.check(self._experiment, wanted)
+                self.brought = first_values.check(
+                    self._experiment, wanted, manifest.parameters
+                )
                 self._corpus = self._open(manifest)
         digest = sha256(content)  # the signature is no part of the program
         if self._signer is not None:

@@ -1,7 +1,8 @@
 """Files of adapters for peft: `adapter_model.safetensors` and its config.
 
-pcp-lora names its parameters `q.lora_A.weight` and `q.lora_B.weight`; peft has them
-under `base_model.model.`, and the modules, `q`, in the config.
+pcp-lora names its parameters `q.lora_A.weight`, `q.lora_B.weight` and, of DoRA,
+`q.lora_magnitude_vector`; peft has them under `base_model.model.`, and the modules,
+`q`, in the config.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ PREFIX = "base_model.model."
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 ALPHA = 8.0
 """The default of `pcp-lora`."""
-_A, _B = ".lora_A.weight", ".lora_B.weight"
+_A, _B, _MAGNITUDE = ".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"
 
 
 def save_adapter(
@@ -48,6 +49,12 @@ def save_adapter(
             f"{folder}: adapters of {len(modules)} modules, {len(pairs)} of them with "
             f"{_B}, of the ranks {sorted(ranks)}; peft's config has one"
         )
+    lengths = [m for m in modules if m + _MAGNITUDE in named]
+    if lengths and lengths != modules:
+        raise ConfigError(
+            f"{folder}: {len(lengths)} of {len(modules)} modules have {_MAGNITUDE}; "
+            "peft's config says of all of them whether they have one"
+        )
     config = {
         "peft_type": "LORA",
         "task_type": task,
@@ -56,14 +63,12 @@ def save_adapter(
         "lora_alpha": alpha,
         "lora_dropout": 0.0,
         "bias": "none",
+        "use_dora": bool(lengths),
         "target_modules": modules,
         "inference_mode": True,
     }
-    arrays = {
-        f"{PREFIX}{module}{end}": array
-        for module, pair in pairs.items()
-        for end, array in zip((_A, _B), pair, strict=True)
-    }
+    ends = (_A, _B, _MAGNITUDE) if lengths else (_A, _B)
+    arrays = {f"{PREFIX}{m}{end}": named[m + end] for m in modules for end in ends}
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     (path / WEIGHTS).write_bytes(to_bytes(arrays))

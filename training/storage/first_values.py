@@ -5,9 +5,12 @@ values in a file that `pcp export` writes beside the model. A run keeps these te
 under their digest, `frozen/<sha256>.safetensors` in its folder, in the program's types:
 a copy, since the model's own file may be written again while the run goes on. Workers
 that join fetch them from there, and a replay reads them there; no checkpoint has them.
+
+First values of parameters may follow from frozen tensors, as `norms` of an initializer.
+The shepherd computes them once, so that all workers begin with the same bits.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from pcp import whole_file
@@ -15,6 +18,7 @@ from pcp.errors import ConfigError, StateMismatch, nearest
 from pcp.manifest import Parameter, TensorSpec
 from pcp.training.config.experiment import Experiment
 from pcp.training.storage import safetensors_io
+from pcp.training.storage.derived_values import derived
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import FROZEN, as_taken, like, prefixed, unlike
 
@@ -76,17 +80,30 @@ def check_shapes(path: str, parameters: Iterable[Parameter]) -> None:
             )
 
 
-def check(experiment: Experiment, wanted: Iterable[TensorSpec]) -> str | None:
+def _taken(
+    experiment: Experiment, specs: Sequence[TensorSpec], parameters: Sequence[Parameter]
+) -> Arrays:
+    """The values that come with the model, in the program's types."""
+    found = as_taken(brought(experiment), specs)
+    return found | derived(parameters, found)
+
+
+def check(
+    experiment: Experiment,
+    wanted: Iterable[TensorSpec],
+    parameters: Sequence[Parameter] = (),
+) -> str | None:
     """A digest of the values that come with the model; `ConfigError` if some lack.
 
     `wanted` are the tensors of the program that do not follow from the seed; without
-    any the digest is None.
+    any the digest is None. Values of `parameters` that follow from frozen tensors may
+    lack.
     """
     specs = list(wanted)
     kinds = {spec.name: like(spec) for spec in specs}
     if not kinds:
         return None
-    found = as_taken(brought(experiment), specs)
+    found = _taken(experiment, specs, parameters)
     for name, other in unlike(kinds, found):
         where = experiment.brought_path or "no file"
         if other is None:
@@ -103,7 +120,11 @@ def check(experiment: Experiment, wanted: Iterable[TensorSpec]) -> str | None:
 
 
 def keep(
-    experiment: Experiment, wanted: Iterable[TensorSpec], run: Path, digest: str
+    experiment: Experiment,
+    wanted: Iterable[TensorSpec],
+    run: Path,
+    digest: str,
+    parameters: Sequence[Parameter] = (),
 ) -> None:
     """Keep the program's values in a run's folder, under their digest.
 
@@ -113,7 +134,7 @@ def keep(
     if kept.exists():
         return
     specs = list(wanted)
-    found = as_taken(brought(experiment), specs)
+    found = _taken(experiment, specs, parameters)
     arrays = {spec.name: found[spec.name] for spec in specs if spec.name in found}
     _check_digest(kept, arrays)
     kept.parent.mkdir(exist_ok=True)

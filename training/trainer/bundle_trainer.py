@@ -37,15 +37,13 @@ from pcp.training.storage.state_names import (
     PRIVATE,
     STATE,
     as_masters,
-    as_taken,
     averaged,
     check_like,
     like,
-    prefixed,
     shared_part,
     under,
 )
-from pcp.training.trainer import draw_key, program_state, step_loop
+from pcp.training.trainer import brought, draw_key, program_state, step_loop
 from pcp.training.trainer.background_exchange import BackgroundExchange
 from pcp.training.trainer.bundle_checks import (
     check_bundle,
@@ -100,7 +98,7 @@ class BundleTrainer:
         self.exchange = _exchange(plan, self.functions, self.steps, second)
         self.exchange.parts = self.parts
         self.resumes = self.exchange.resumes
-        own = {t.key for t in self.functions.signatures["init"].results}
+        own = set(self.steps.trained)
         self._parameters = [p for p in manifest.parameters if ("param", p.name) in own]
         self._key = step_loop.key_of_program(manifest)
         self._brought = step_loop.brought(self.functions.signatures)
@@ -108,7 +106,7 @@ class BundleTrainer:
         self._state: Arrays = {}
         self._first: Arrays = {}
         """The first values of the program's state, by name."""
-        self._given: Arrays = {}
+        self._given: dict[Key, np.ndarray] = {}
         """The values that came with the model."""
         self.seed: int | None = None
         """The run's seed, which a program that draws random numbers needs."""
@@ -163,21 +161,20 @@ class BundleTrainer:
 
     @property
     def frozen(self) -> Arrays:
-        """The frozen tensors, and first values that came with the model."""
-        return self._given
+        """The frozen tensors, and first values of state that came with the model.
+
+        Parameters are not among them: a worker that fetches them has a state.
+        """
+        return {n: a for (role, n), a in self._given.items() if role != "param"}
 
     def freeze(self, given: Mapping[str, np.ndarray]) -> None:
-        """Take values that come with the model; `StateMismatch` if one is missing."""
-        wanted = {t.name: like(t) for t in self._brought}
-        whole = prefixed(FROZEN, list(given), given.values())
-        given = under(FROZEN, self.parts.cut(whole, self._coordinate))
-        taken = as_taken(given, self._brought)
-        found = {n: np.array(taken[n]) for n in wanted if n in taken}
-        check_like(wanted, found)
-        frozen = {t.name for t in self._brought if t.role == "frozen"}
-        self.steps.hold({("frozen", n): a for n, a in found.items() if n in frozen})
-        self._first |= {STATE + n: a for n, a in found.items() if n not in frozen}
-        self._given = found
+        """Take values that come with the model; see `brought.taken`."""
+        wanted, parts = self._brought, self.parts
+        self._given = brought.taken(given, wanted, parts, self._coordinate)
+        self.steps.hold({k: a for k, a in self._given.items() if k[0] == "frozen"})
+        self._first |= {
+            STATE + n: a for (role, n), a in self._given.items() if role == MODEL_STATE
+        }
 
     def fresh(self, seed: int) -> None:
         """Parameters and inner state from `@init`, outer state from `@outer_init`."""
@@ -188,10 +185,10 @@ class BundleTrainer:
 
         Parameters that are None are made from the seed.
         """
-        self._check_brought()
-        named = None if parameters is None else parameters.items()
-        given = None if named is None else {("param", n): a for n, a in named}
-        drawn = self.steps.initial(seed, given)
+        given = {key: a for key, a in self._given.items() if key[0] == "param"}
+        given |= {("param", n): a for n, a in (parameters or {}).items()}
+        brought.check(self._brought, self._given | given)
+        drawn = self.steps.initial(seed, given or None)
         by_role = {
             role: {name: a for (r, name), a in drawn.items() if r == role}
             for role in ("param", "state", MODEL_STATE)
@@ -201,23 +198,15 @@ class BundleTrainer:
         self._state = self.exchange.new_state(by_role["param"], inner) | self._first
         self.steps.hold({("state", name): array for name, array in inner.items()})
 
-    def _check_brought(self) -> None:
-        """`BundleError` if a value that does not follow from the seed is missing."""
-        if lacking := [t.name for t in self._brought if t.name not in self._given]:
-            raise BundleError(
-                f"the model brings {lacking[0]!r}, and nobody gave it; name the file "
-                "that `pcp export` wrote beside the model as frozen_weights"
-            )
-
     def restore(self, snapshot: Mapping[str, np.ndarray], index: int) -> None:
         """Take a snapshot's shared state, and this worker's parts of the rest.
 
         With a snapshot of values that come with the model alone, begin from the seed.
         """
-        brought = under(FROZEN, snapshot)
-        if brought and not self._given:
-            self.freeze(brought)
-        if brought and not any(name.startswith(OF_A_ROUND) for name in snapshot):
+        frozen = under(FROZEN, snapshot)
+        if frozen and not self._given:
+            self.freeze(frozen)
+        if frozen and not any(name.startswith(OF_A_ROUND) for name in snapshot):
             return self.fresh(self._seed())
         snapshot = self.parts.cut(snapshot, self._coordinate)
         home = self.exchange.home

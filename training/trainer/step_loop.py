@@ -21,6 +21,7 @@ from pcp.layout import Layout
 from pcp.manifest import Function, Manifest, TensorSpec
 from pcp.mesh import Mesh
 from pcp.runtime.memory.dtypes import numpy_dtype
+from pcp.training.storage.derived_values import derived
 from pcp.training.trainer import draw_key
 from pcp.training.trainer.functions import Functions, Key, Values
 
@@ -28,7 +29,7 @@ from pcp.training.trainer.functions import Functions, Key, Values
 KEPT, MODEL_STATE = ("param", "state"), "model_state"
 _BESIDES = ("loss", "metric", MODEL_STATE)
 """The roles of results of `@grad` that are no gradients or slopes."""
-_BROUGHT = (MODEL_STATE, "frozen")
+_BROUGHT = (MODEL_STATE, "frozen", "param")
 """The roles of arguments whose values may come with a model."""
 _FUNCTIONS = ("init", "grad", "apply")
 _INNER_INIT = "inner_init"
@@ -179,8 +180,10 @@ class Steps:
             for name in ("grad", "apply")
             for t in whole.function(name).inputs
         }
-        sides = (*self._own["init"].results, *self._own["grad"].inputs)
-        self._dtypes = {t.key: t.dtype for t in sides}
+        takes = (self._own[name].inputs for name in ("grad", "apply"))
+        sides = (self._own["init"].results, *takes)
+        self._dtypes = {t.key: t.dtype for side in sides for t in side}
+        self._parameters = whole.parameters
         self._mesh, self._place = mesh, place or {}
         self._values: dict[Key, Any] = {}
         self.metrics: list[dict[str, Any]] = []
@@ -190,10 +193,13 @@ class Steps:
         """Set first values: whole tensors in `given`, else results of `@init`.
 
         `@init` does not run if all are given. `UsageError` if one that comes with the
-        model is not given.
+        model is not given, and does not follow from those that are.
         """
-        given, specs = given or {}, [*self._own["init"].results, *brought(self._own)]
-        for spec in brought(self._own):
+        given, lacking = dict(given or {}), brought(self._own)
+        specs = [*self._own["init"].results, *lacking]
+        named = {t.name: cast(given[t.name], t) for t in lacking if t.name in given}
+        given |= derived(self._parameters, named)
+        for spec in lacking:
             if spec.name not in given:
                 raise UsageError(
                     f"no {spec.role.replace('_', ' ')} {spec.name!r} is given, which "
@@ -274,8 +280,9 @@ class Steps:
 
     @property
     def trained(self) -> list[Key]:
-        """The parameters, in the order of `@init`."""
-        return [t.key for t in self._own["init"].results if t.role == "param"]
+        """The parameters: results of `@init`, then those that come with the model."""
+        specs = [*self._own["init"].results, *brought(self._own)]
+        return [t.key for t in specs if t.role == "param"]
 
     def held(self, role: str) -> dict[Key, Any]:
         """The tensors of a role, on the device."""

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from pcp.training.trainer.functions import Functions, Key
 from pcp.training.trainer.step_loop import MODEL_STATE
 
 RATE, DECAY = 1e-3, 0.1
+KEY: Key = ("key", "rng")
 OPTIMIZER = f"adamw{{lr={RATE},weight_decay={DECAY}}}"
 
 
@@ -48,24 +49,37 @@ class Trained:
                 values["state", state.name] = np.zeros(state.shape, kind)
         return Trained(Functions(program), values)
 
+    def with_key(self, key: np.ndarray) -> "Trained":
+        """The same, drawing its random numbers from this key."""
+        return replace(self, values=self.values | {KEY: key})
+
     def gradients(self) -> tuple[float, dict[str, np.ndarray]]:
         """The loss, and the gradient of each parameter."""
         found = self.functions("grad", self.values)
         grads = {n: np.asarray(v) for (role, n), v in found.items() if role == "grad"}
         return float(np.asarray(found["loss", "loss"])), grads
 
+    def step(self) -> tuple[float, "Trained"]:
+        """A step of the optimizer: the loss before it, and what takes this one's place.
+
+        Arrays on the device may be donated to it.
+        """
+        found = self.functions("grad", self.values)
+        new = self.functions("apply", {**self.values, **found})
+        kept = {k: np.array(v) for k, v in found.items() if k[0] == MODEL_STATE}
+        after = replace(self, values=self.values | new | kept)
+        return float(np.asarray(found["loss", "loss"])), after
+
     def steps(self) -> Iterator[tuple[float, dict[str, np.ndarray]]]:
         """Of steps of the optimizer: the loss before each, the model's state after."""
-        values = dict(self.values)
+        now = self
         while True:
-            found = self.functions("grad", values)
-            values |= self.functions("apply", {**values, **found})
-            kept = {
-                key: np.array(v) for key, v in found.items() if key[0] == MODEL_STATE
-            }
-            values |= kept
-            state = {name: array for (_, name), array in kept.items()}
-            yield float(np.asarray(found["loss", "loss"])), state
+            loss, now = now.step()
+            yield loss, now.named(MODEL_STATE)
+
+    def named(self, role: str) -> dict[str, np.ndarray]:
+        """The values of a role, by name."""
+        return {n: np.array(v) for (r, n), v in self.values.items() if r == role}
 
 
 def torch_steps(

@@ -16,7 +16,7 @@ from pcp.training.config.experiment_file import (
 )
 from pcp.training.data.corpus import Corpus
 from pcp.training.observe import metrics
-from pcp.training.storage import checkpoint
+from pcp.training.storage import checkpoint, safetensors_io
 
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
@@ -109,18 +109,31 @@ LORA = {"lora": "r=4,alpha=8,targets=*.c_attn.weight", "learning_rate": 1.0}
 
 
 @pytest.mark.slow  # a folder is trained above
-def test_an_adapter_is_trained_and_peft_reads_it(here: Path) -> None:
-    model = prepare(here, SMALL, **LORA)
+@pytest.mark.parametrize("more", ["", ",dora=true"])
+def test_an_adapter_is_trained_and_peft_reads_it(here: Path, more: str) -> None:
+    model = prepare(here, SMALL, **LORA | {"lora": LORA["lora"] + more})
     run = train()
     rounds, _ = metrics.read(run / "metrics.jsonl")
     assert rounds[0].loss_first == pytest.approx(first_loss(model, run), rel=1e-5)
     saved = checkpoint.load(run / "checkpoints" / "round_00000002").parameters
     assert all("lora_" in name for name in saved)
+    assert any("magnitude" in name for name in saved) == bool(more)
     loaded = adapted(model, run)
     named = dict(loaded.named_parameters())
     for name, array in saved.items():
         full = f"base_model.model.{name.removesuffix('.weight')}.default.weight"
         np.testing.assert_array_equal(named[full].detach().numpy(), array)
+    assert main(["ledger", "check", str(run)]) == 0
+    assert main(["ledger", "replay", str(run)]) == 0
+    # A run that begins with what another left trains its magnitudes on.
+    values = {n: np.array(a) for n, a in saved.items()}
+    Path("start.safetensors").write_bytes(safetensors_io.to_bytes(values))
+    keys = json.loads(Path("x.json").read_text())
+    again = keys | {"initial_weights": "start.safetensors"}
+    Path("x.json").write_text(json.dumps(again))
+    assert main([*"train x.json --hf gpt2 --workers 1 --run next".split(), *SIZE]) == 0
+    rounds, _ = metrics.read(Path("next") / "metrics.jsonl")
+    assert rounds[0].loss_first == pytest.approx(first_loss(loaded, run), rel=1e-5)
 
 
 @pytest.mark.slow

@@ -104,7 +104,10 @@ def test_a_run_with_a_shepherd_goes_on(runs: Path, tmp_path: Path) -> None:
     file = tmp_path / "run" / "ledger.jsonl"
     with open(file, "ab") as taken:
         hold(taken, "")
-        assert PastRun.read(tmp_path / "run").phase == RUNNING
+        going = PastRun.read(tmp_path / "run")
+        assert going.phase == RUNNING
+        answer = going.answer()
+        assert answer["started"] <= going.rounds[0].time + 1 < answer["now"] + 1
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join(line for line in lines if '"kind":"end"' not in line))
     assert PastRun.read(tmp_path / "run").phase == STOPPED

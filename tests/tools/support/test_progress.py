@@ -1,6 +1,7 @@
 """What a terminal is told of work that takes long, and what is known the next time."""
 
 import io
+import re
 import threading
 from pathlib import Path
 
@@ -36,6 +37,31 @@ def test_a_terminal_is_told_and_the_line_goes() -> None:
         assert screen.told.wait(20)
     assert screen.getvalue().startswith("\033[Kplanning: 0 s\r")
     assert screen.getvalue().endswith("\033[K")
+
+
+def test_the_line_says_how_far_it_is() -> None:
+    screen = Terminal()
+    with progress.doing("compiling", 4, screen) as now:
+        assert screen.told.wait(20)
+        screen.told.clear()
+        now("cpu:host: 3 bytes")
+        assert screen.told.wait(20)
+    assert re.search(r"compiling: \d+ s \(cpu:host: 3 bytes\)\r", screen.getvalue())
+
+
+def test_a_run_is_given_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "REPORT_S", 0.001)
+    lines, told, screen = list[str](), threading.Event(), Terminal()
+
+    def report(line: str) -> None:
+        lines.append(line)
+        told.set()
+
+    with progress.doing("compiling", 4, screen, report=report) as now:
+        now("1 of 2")
+        assert told.wait(20)
+    assert re.match(r"compiling: \d+ s", lines[-1])
+    assert screen.getvalue() == ""
 
 
 def test_the_next_time_it_is_known_how_long() -> None:

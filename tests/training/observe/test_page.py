@@ -15,13 +15,16 @@ from pcp.training.observe.web.live_page import WebPage
 pytestmark = pytest.mark.skipif(NODE is None, reason="runs the page's script in Node")
 
 
-def shown(status: dict[str, Any], folder: Path, rounds: int = 3) -> dict[str, Any]:
-    """The page of a run with this status, after so many rounds."""
+def shown(
+    status: dict[str, Any], folder: Path, rounds: int = 3, **times: float
+) -> dict[str, Any]:
+    """The page of a run with this status, after so many rounds of 2 s; `times` are
+    other values for `started` and `now` than the clock's, the rounds end at 0.0."""
     page = WebPage("127.0.0.1", 0, 10)
     for number in range(1, rounds + 1):
         page.round(record(number))
     page.status(status)
-    answer = dumps(page.answer(0, 0.0))
+    answer = dumps(page.answer(0, 0.0) | times)
     page.close()
     return drawn(answer, folder)
 
@@ -49,3 +52,24 @@ def test_nobody_is_missed_before_the_first_round(tmp_path: Path) -> None:
     status = {"phase": "gathering", "round": 0, "wanted": 3, "workers": []}
     assert shown(status | {"absent": []}, tmp_path, rounds=0)["bad"].strip() == ""
     assert shown(status | {"absent": []}, tmp_path)["bad"].strip() == "0 of 3 workers"
+
+
+@pytest.mark.parametrize(
+    ("phase", "started", "now", "alert"),
+    [
+        ("round", -9.0, 9.9, ""),
+        ("round", -9.0, 31.0, "no round for 31 s; one usually takes 2.0 s"),
+        ("gathering", -9.0, 31.0, "no round for 31 s; one usually takes 2.0 s"),
+        ("running", -9.0, 31.0, "no round for 31 s; one usually takes 2.0 s"),
+        ("paused", -9.0, 31.0, ""),
+        ("complete", -9.0, 31.0, ""),
+        ("stopped", -9.0, 31.0, ""),
+        ("gathering", 29.0, 31.0, ""),  # this shepherd started two seconds ago
+    ],
+)
+def test_a_run_that_stands_still_says_for_how_long(
+    phase: str, started: float, now: float, alert: str, tmp_path: Path
+) -> None:
+    status = {"phase": phase, "round": 3, "wanted": 0, "workers": [], "absent": []}
+    found = shown(status, tmp_path, started=started, now=now)
+    assert found["bad"].strip() == alert

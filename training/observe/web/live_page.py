@@ -128,6 +128,8 @@ class WebPage(NullObserver):
             oldest = self._count - len(self._records)
             return {
                 "since": self._born,
+                "started": self._born,
+                "now": time.time(),
                 "after": self._count,
                 "rounds": self._rounds,
                 "orders": reach(self._desk),

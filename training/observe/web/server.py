@@ -115,33 +115,44 @@ def json(values: Mapping[str, Any]) -> Response:
 
 async def ordered(request: Request, desk: Desk | None) -> Response:
     """The answer to a posted order; without a desk the order is refused."""
-    if desk is None:
-        return _said(404, "a run that goes on takes orders at its api/order")
-    refusal = _refusal(request, desk)
-    if refusal is not None:
-        return _said(*refusal)
-    try:
-        async with asyncio.timeout(_SECONDS):
-            body = await request.body()
-    except TimeoutError:
-        return _said(408, f"the order did not come within {_SECONDS:.0f} s")
+    refusal, body = _refusal(request, desk), b""
+    if _is_short(request):
+        # Read where it is refused, too: who still sends it would not see the answer.
+        try:
+            async with asyncio.timeout(_SECONDS):
+                body = await request.body()
+        except TimeoutError:
+            return _said(408, f"the order did not come within {_SECONDS:.0f} s")
+    if desk is None or refusal is not None:
+        return _said(*(refusal or NO_DESK))
     key = request.headers.get("pcp-key", "")
     code, said = await run_in_threadpool(desk.take, key, body)
     return PlainTextResponse(f"{said}\n", code)
 
 
-def _refusal(request: Request, desk: Desk) -> tuple[int, str] | None:
-    """The refusal of an order before its body is read; None: the body is read."""
+NO_DESK = 404, "a run that goes on takes orders at its api/order"
+
+
+def _is_short(request: Request) -> bool:
+    """Whether the body has as many bytes as an order may."""
+    length = request.headers.get("content-length", "")
+    sized = length.isdecimal() and "transfer-encoding" not in request.headers
+    return sized and int(length) <= MOST_BYTES
+
+
+def _refusal(request: Request, desk: Desk | None) -> tuple[int, str] | None:
+    """The refusal of an order for its headers alone; None: its body counts."""
+    if desk is None:
+        return NO_DESK
     headers = request.headers
-    length, origin = headers.get("content-length", ""), headers.get("origin")
+    origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != headers["host"]:
         return 403, "orders are given on the run's own page"
     if not desk.anywhere and not (request.client and is_loopback(request.client.host)):
         return 403, "orders are taken from this machine alone, as by an ssh tunnel"
     if headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
         return 415, f"an order is {_JSON}"
-    sized = length.isdecimal() and "transfer-encoding" not in headers
-    if not sized or int(length) > MOST_BYTES:
+    if not _is_short(request):
         return 413, f"an order has a Content-Length of at most {MOST_BYTES}"
     return None
 
