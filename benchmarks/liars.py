@@ -6,10 +6,12 @@
 The processes are those of `faults.py storm`: a supervised shepherd, and a node whose
 workers hang or lie when a signal says so (`faulty_node.py`). After a lie nothing else
 is done until the shepherd has said whose it was. At the end the ledger is checked, and
-the last checkpoint must be what it committed; no two commits may be 40 s apart.
+the last checkpoint must be what it committed; no two commits may be 40 s apart. Of each
+gap over 10 s it is said what was done shortly before and in it, and who left meanwhile.
 """
 
 import argparse
+import json
 import math
 import random
 import re
@@ -19,7 +21,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,6 +32,8 @@ from faults_run import Injector, Run, Slots
 
 FOUND = re.compile(r"\((\S+)\).*(?:prepared another state|left out of round)")
 NAMED_SECONDS = 40.0
+WORTH_SECONDS = 10.0
+"""Of a gap that is told of."""
 
 
 class FaultyRun(Run):
@@ -74,8 +79,12 @@ def main() -> None:
         stack.callback(run.close)
         run.wait(run.full, 300.0)
         began = time.monotonic()
-        done = storm(run, plan, rng, flags)
-        run.wait(run.full)
+        events: list[tuple[float, str]] = []
+        try:
+            done = storm(run, plan, rng, flags, events)
+            run.wait(run.full)
+        finally:
+            tell_gaps(run, events)
         took, (gap, _) = time.monotonic() - began, longest_gap(run)
         print(f"{dict(done)} in {took:.0f} s; {len(run.rounds())} rounds")
         print(f"{gap:.1f} s between two at most; every liar was named")
@@ -89,10 +98,35 @@ def longest_gap(run: Run) -> tuple[float, int]:
     return max((b.time - a.time, b.round) for a, b in pairwise(run.rounds()))
 
 
+def tell_gaps(run: Run, events: list[tuple[float, str]]) -> None:
+    """Print each gap that is worth it, with the events and the partings in it."""
+    log = (run.folder / "shepherd.jsonl").read_text(errors="replace")
+    for before, after in pairwise(run.rounds()):
+        if after.time - before.time < WORTH_SECONDS:
+            continue
+        told = events + [(when, said) for when, said in lines(log) if " left" in said]
+        print(f"  {after.time - before.time:.1f} s before round {after.round}:")
+        for when, said in sorted(told):
+            if before.time - 1.0 <= when <= after.time:
+                print(f"    {when - before.time:+6.1f} s  {said}")
+
+
+def lines(log: str) -> Iterator[tuple[float, str]]:
+    """The shepherd's lines, with their times."""
+    for line in log.splitlines():
+        with suppress(ValueError):  # it was killed in the middle of it
+            values = json.loads(line)
+            yield float(values["time"]), str(values["text"])
+
+
 def storm(
-    run: FaultyRun, plan: list[str], rng: random.Random, flags: argparse.Namespace
+    run: FaultyRun,
+    plan: list[str],
+    rng: random.Random,
+    flags: argparse.Namespace,
+    events: list[tuple[float, str]],
 ) -> Counter[str]:
-    """What was done of the plan, by kind."""
+    """What was done of the plan, by kind; `events` have what and when."""
     injector = Injector(run, rng, Counter())
     slots, done = Slots(run.node), Counter[str]()
     until = time.monotonic() + flags.limit
@@ -108,6 +142,7 @@ def storm(
         else:
             injector.strike(kind)
         done[kind] += 1
+        events.append((time.time(), f"DONE: {kind}"))
         if number % 20 == 0:
             gap, behind = longest_gap(run)
             at = f"round {run.rounds()[-1].round}, gap {gap:.1f} s (round {behind})"

@@ -23,7 +23,7 @@ about it. Commands print it as one line and exit with `exit_code`.
 """
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -95,7 +95,14 @@ class RuntimeFault(PcpError):
 
 
 class Timeout(RuntimeFault):
-    """A deadline passed before the operation was done."""
+    """A deadline passed before the operation was done.
+
+    `peers` are the ranks that did not come to it, where they are known.
+    """
+
+    def __init__(self, message: str, *, peers: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.peers = tuple(peers)
 
 
 class PeerLost(RuntimeFault):

@@ -1,19 +1,17 @@
 """Every fenced block of every document is run, parsed, or held to what would run it.
 
 A new block is run by its language, in a folder that looks like the clone. What cannot
-run so stands in `INSTEAD`, with the reason and with what is checked in its place. The
-blocks of a page in `IN_ORDER` run one after the other in one folder, and a `text` block
-of it is what the block above prints. Of a page in `LONG` that is slow; before, its
-commands are parsed and its Python is compiled.
+run so stands in `INSTEAD`, with the reason and with what is checked in its place. A
+`text` block is what the block above it prints, and in a page that teaches, one stands
+below each command of ours. The blocks of a page in `IN_ORDER` run one after the other
+in one folder. Of a page in `LONG` that is slow; before, its commands are parsed and its
+Python is compiled.
 """
 
-import json
 import re
-import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from importlib import import_module
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,25 +20,17 @@ from helpers.repository.block_runs import (
     LIMIT_S,
     RUN,
     is_printed,
-    run_bash,
-    run_command,
     shell_variables,
 )
 from helpers.repository.commands import check, commands
 from helpers.repository.installation import PROJECT, as_editable, bare
+from helpers.repository.instead import INSTEAD, Instead, instead_of, understood
 from helpers.repository.markdown import all_blocks
-from helpers.repository.mlir_fragments import problem
 from helpers.repository.page_in_order import run_page
 from helpers.repository.sources import ROOT
 
-from pcp.compiler.cluster import Cluster
-from pcp.compiler.sharding_file import Rules
 from pcp.errors import ConfigError
-from pcp.runtime.group.coordinator import Coordinator
 from pcp.tools.pages.fences import Block, blocks_of
-from pcp.training.config.experiment_file import (
-    parse,
-)
 
 BLOCKS = all_blocks()
 #: Pages that take seconds of a processor, and why.
@@ -63,195 +53,12 @@ IN_ORDER = (
         }
     ),
 )
-LINES = 300  # of an anatomy that a newcomer runs
-
-
-# --- what is checked instead ---
-def understood(block: Block, folder: Path) -> None:
-    """Each command by its real parser; scripts, tests and make's targets exist."""
-    found = commands(block.text)
-    assert found
-    for words in found:
-        check(words)
-
-
-def elsewhere(block: Block, folder: Path) -> None:
-    """`tests/test_readme.py` runs it, with more asked of it."""
-    (test,) = [one.test for one in INSTEAD if one.fits(block)]
-    tests = (ROOT / "tests/test_readme.py").read_text()
-    assert re.search(rf"^def {test}\(", tests, re.MULTILINE)
-
-
-def of_the_example(block: Block, folder: Path) -> None:
-    """It stands in the example, which other tests load."""
-    assert block.text in (ROOT / "examples/extensions/softcap.py").read_text()
-
-
-def with_its_model(block: Block, folder: Path) -> None:
-    """The user's own file is one of ours here; test_export.py exports the other."""
-    (folder / "my_model.py").write_text(
-        "import numpy as np\n"
-        "def loss(w, x):\n    return ((x @ w) ** 2).mean()\n"
-        "def example_arguments():\n"
-        "    return np.ones((2, 3), np.float32), np.ones((4, 2), np.float32)\n"
-    )
-    understood(block, folder)
-    _, _, own = block.text.partition(".safetensors\n")
-    run_bash(replace(block, text=own), folder)
-    assert "stablehlo.dot_general" in (folder / "loss.mlir").read_text()
-
-
-MEMBER = """\
-import numpy as np
-from pcp.runtime import Communicator, ErrorFeedback
-gradient, feedback = np.ones(4096, np.float32), ErrorFeedback()
-def step(comm):
-    return comm.all_reduce(np.ones(3))
-"""
-MEMBER_END = "assert np.allclose(gradient, 1, atol=1e-2)\ncomm.close()\n"
-
-
-def among_members(block: Block, folder: Path) -> None:
-    """Two members run it, at a coordinator of ours."""
-    with Coordinator.listen("127.0.0.1:0", first=2) as here:
-        assert '"coordinator:48148"' in block.text
-        text = block.text.replace("coordinator:48148", here.address)
-        code = MEMBER + text + MEMBER_END
-        command = [sys.executable, "-c", code]
-        members = [subprocess.Popen(command, cwd=folder) for _ in range(2)]
-        try:
-            assert [one.wait(60) for one in members] == [0, 0]
-        finally:
-            for one in members:
-                one.kill()
-                one.wait()
-
-
-def entries_of(module: str) -> Callable[[Block, Path], None]:
-    """Entries of a table or a list in that module, by the names that it has."""
-
-    def evaluate(block: Block, folder: Path) -> None:
-        names = dict(vars(import_module(module)))
-        for line in block.text.splitlines():
-            inside = f"{{{line}\n}}" if line.startswith('"') else f"[{line}\n]"
-            assert eval(inside, names)
-
-    return evaluate
-
-
-def rule_from_outside(block: Block, folder: Path) -> None:
-    """The names that a reader has of their own are given."""
-    own = "def double_times(g, x): return g\ndef my_rule(at): return [at.g]\n"
-    asked = "from pcp.autodiff.core.registry import find\nassert find('mine.square')\n"
-    code = f"{own}{block.text}{asked}"
-    run_command([sys.executable, "-c", code], folder)
-
-
-def one_of_both(block: Block, folder: Path) -> None:
-    """Ops on functions that a reader has: alone, each is well formed."""
-    for line in block.text.splitlines():
-        assert problem(line) is None
-
-
-def sharding_file(block: Block, folder: Path) -> None:
-    (folder / "rules.json").write_text(block.text)
-    assert Rules.read(folder / "rules.json").tensors
-
-
-def of_a_folder(block: Block, folder: Path) -> None:
-    """An experiment that lacks its model alone, which --hf brings."""
-    given = json.loads(block.text)
-    assert parse({**given, "model_path": "m"}).outer_loop_steps
-    for key in given:
-        with pytest.raises(ConfigError, match=f"{key}: Field required"):
-            parse({k: v for k, v in given.items() if k != key} | {"model_path": "m"})
-
-
-def cluster_file(block: Block, folder: Path) -> None:
-    """Read, and the least: without any of its keys it is refused or ambiguous."""
-    (folder / "cluster.json").write_text(block.text)
-    found = Cluster.read(folder / "cluster.json")
-    assert len(found.devices) == 2
-    for key in ("ordinal", "memory", "throughput", "membw"):
-        content = json.loads(block.text)
-        del content["devices"]["b"][key]
-        (folder / "cluster.json").write_text(json.dumps(content))
-        with pytest.raises(ConfigError, match=f"devices.b.{key}: "):
-            Cluster.read(folder / "cluster.json")
-
-
-@dataclass(frozen=True)
-class Instead:
-    """A block that contains `has`, why it does not run here, what is done instead.
-
-    `slow` ones do run, under that mark; `test` names the one that runs it elsewhere.
-    """
-
-    file: str
-    has: str
-    why: str
-    check: Callable[[Block, Path], None]
-    slow: bool = False
-    test: str = ""
-
-    def fits(self, block: Block) -> bool:
-        return block.file == self.file and self.has in block.text
-
-
-CHAPTER = "pcp.autodiff.rules.elementwise"
-README, TOUR = "README.md", "docs/tour.md"
-RULES, MESHES = "docs/adding-a-rule.md", "docs/partitioning.md"
-PLANNING = "docs/planning.md"
-INSTEAD = (
-    Instead(README, "make demo", "minutes: it installs, and trains", understood),
-    Instead(README, "pcp init demo", "a minute of training", understood, slow=True),
-    Instead(TOUR, "--target sm_90a   #", "20 s of compiling", understood, slow=True),
-    Instead(TOUR, "pcp supervise", "a cluster with GPUs", understood),
-    Instead(TOUR, "--mesh dp=2,tp=2", "a minute", understood, slow=True),
-    Instead(
-        TOUR,
-        "pcp.from_jax",
-        "its result is asked for",
-        elsewhere,
-        test="test_a_model_of_jax_is_compiled_and_differentiated",
-    ),
-    Instead(
-        TOUR,
-        "Communicator.connect",
-        "it is started four times",
-        elsewhere,
-        test="test_four_processes_sum",
-    ),
-    Instead(TOUR, "Communicator.join", "it needs a coordinator", among_members),
-    Instead("docs/exporting.md", "my_model.py", "a file is the user's", with_its_model),
-    Instead("docs/extending.md", "EXTENSION =", "the end of a file", of_the_example),
-    Instead("docs/exporting.md", '"my.txt"', "a file that pcp reads", of_a_folder),
-    Instead("docs/training.md", '"my.txt"', "a file that pcp reads", of_a_folder),
-    Instead(RULES, "Elementwise(", "a table's entry", entries_of(CHAPTER)),
-    Instead(RULES, "Case(", "entries", entries_of("helpers.cases.elementwise")),
-    Instead(RULES, 'register("mine.square', "rules are the user's", rule_from_outside),
-    Instead(RULES, "pcp.custom_jvp", "one or the other", one_of_both),
-    Instead(
-        "docs/heterogeneous.md",
-        "vector_add.pcp --inputs random",
-        "three processes, as in test_run_schedule.py",
-        understood,
-        slow=True,
-    ),
-    Instead(MESHES, '"layers.*.qkv"', "a file that pcp reads", sharding_file),
-    Instead(PLANNING, '"devices"', "a file that pcp reads", cluster_file),
-    Instead(MESHES, "test_jax_sharding.py", "it runs anyway, as a test", understood),
-    Instead(MESHES, "zero_memory.py", "minutes of measuring", understood),
-    Instead(MESHES, "uneven.py", "minutes of measuring", understood),
-    Instead(MESHES, "--target cpu:host --target cpu", "a user's model", understood),
-    Instead(MESHES, "test_run_unlike.py", "minutes of tests", understood),
+PRINTED = "text"
+#: Commands of ours in pages that teach, and why no output stands below.
+UNSHOWN = (
+    Instead("docs/tour.md", "pcp supervise", "they end with the run", understood),
 )
-
-
-def instead_of(block: Block) -> Instead | None:
-    found = [one for one in INSTEAD if one.fits(block)]
-    assert len(found) <= 1, f"{block}: two entries of INSTEAD fit"
-    return found[0] if found else None
+LINES = 300  # of an anatomy that a newcomer runs
 
 
 @pytest.fixture
@@ -263,12 +70,57 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "block", [one for one in BLOCKS if one.file not in IN_ORDER], ids=str
+    "block",
+    [b for b in BLOCKS if b.file not in IN_ORDER and b.language != PRINTED],
+    ids=str,
 )
 def test_a_block_works(block: Block, folder: Path) -> None:
     other = instead_of(block)
     assert block.language in BY_LANGUAGE, f"{block}: nothing runs {block.language!r}"
-    (other.check if other else BY_LANGUAGE[block.language])(block, folder)
+    if other:
+        other.check(block, folder)
+    else:
+        works(block, folder)
+
+
+def works(block: Block, folder: Path) -> None:
+    """It runs, or is read, and prints what stands below it."""
+    output = BY_LANGUAGE[block.language](block, folder)
+    if shown := below(block, BLOCKS):
+        is_printed(shown, str(output))
+
+
+def below(block: Block, blocks: Sequence[Block]) -> Block | None:
+    """What a block prints, as its page has it."""
+    for one in blocks[blocks.index(block) + 1 :]:
+        return one if (one.file, one.language) == (block.file, PRINTED) else None
+    return None
+
+
+def unshown(blocks: Sequence[Block]) -> list[Block]:
+    """Those of a shell that run a command of ours, with no output below."""
+    return [
+        block
+        for block in blocks
+        if block.language == "bash" and not block.title
+        if below(block, blocks) is None
+        if any(words[0] in PROJECT["scripts"] for words in commands(block.text))
+    ]
+
+
+def test_a_page_that_teaches_shows_what_its_commands_print() -> None:
+    pages = {*IN_ORDER, "README.md", "docs/tour.md"}
+    found = unshown([one for one in BLOCKS if one.file in pages])
+    missed = [str(b) for b in found if not any(one.fits(b) for one in UNSHOWN)]
+    assert missed == []
+    for entry in UNSHOWN:
+        assert sum(map(entry.fits, found)) == 1, f"{entry.has} has an output"
+
+
+def test_what_is_printed_stands_below_what_prints_it() -> None:
+    above = [block for block in BLOCKS if below(block, BLOCKS)]
+    assert {one.language for one in above} <= {*RUN}
+    assert len(above) == sum(block.language == PRINTED for block in BLOCKS) > 40
 
 
 def page(file: str) -> list[Block]:
@@ -302,7 +154,7 @@ def works_in_order(blocks: list[Block], folder: Path) -> None:
     for block in blocks:
         if block in ran:
             output = ran[block]
-        elif block.language == "text":
+        elif block.language == PRINTED:
             is_printed(block, output)
         else:
             BY_LANGUAGE[block.language](block, folder)
@@ -343,7 +195,7 @@ def test_the_anatomy_is_short() -> None:
     "block", [b for b in BLOCKS if (i := instead_of(b)) and i.slow], ids=str
 )
 def test_a_long_block_runs(block: Block, folder: Path) -> None:
-    BY_LANGUAGE[block.language](block, folder)
+    works(block, folder)
 
 
 @pytest.mark.parametrize("entry", INSTEAD, ids=lambda entry: entry.has)
@@ -376,6 +228,25 @@ def test_every_claim_has_its_command() -> None:
 
 
 # --- the guards bite ---
+
+
+def test_a_command_without_its_output_is_found() -> None:
+    text = "```bash\ncd x; pcp runs\n```\n\n```LANGUAGE\nrun_a\n```\n"
+    shown = list(blocks_of("x.md", text.replace("LANGUAGE", PRINTED)))
+    assert unshown(shown) == []
+    other = list(blocks_of("x.md", text.replace("LANGUAGE", "python")))
+    assert unshown(other) == other[:1]
+    assert unshown([shown[0], replace(shown[1], file="y.md")]) == [shown[0]]
+    assert unshown(list(blocks_of("x.md", "```bash\nkill 1\n```\n"))) == []
+
+
+def test_lines_are_left_out() -> None:
+    output = "one\ntwo\nthree\n"
+    for text in ("one\n...\nthree\n", "...\ntwo\n...\nthree\n...\n", "one\n...\n"):
+        is_printed(Block("x.md", 1, PRINTED, text), output)
+    for text in ("three\n...\none\n", "one\n...\nfour\n", "two\n...\ntwo\n"):
+        with pytest.raises(AssertionError):
+            is_printed(Block("x.md", 1, PRINTED, text), output)
 
 
 @pytest.mark.parametrize("cell", ["", "`runs/latest`", "`pytest a` and `pytest b`"])

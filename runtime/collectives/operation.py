@@ -58,8 +58,8 @@ from pcp.runtime.transport.frame import Frame, Header, Kind, text_payload
 
 _SLOW_BYTES = 64 << 10
 """A pass over so many bytes takes longer than waking a peer."""
-_CALL_OUT = 0.75
-"""The part of its time after which an operation asks who is missing."""
+_CALL_OUT, _CALL_OUT_SECONDS = 0.75, 5.0
+"""The part of its time, but no longer, after which it asks who is missing."""
 
 
 class Operation(LocalPart):
@@ -122,7 +122,8 @@ class Operation(LocalPart):
         delay = max(0.0, self.deadline - time.monotonic())
         self._timer = group.later(delay, self._expired)
         if self.agreement.near is not self.agreement.peers:
-            self._to_call_out = group.later(_CALL_OUT * delay, self._call_out)
+            pause = min(_CALL_OUT * delay, _CALL_OUT_SECONDS)
+            self._to_call_out = group.later(pause, self._call_out)
         self.prepare()
         self._said = written(self.descriptor)
         self._unsent += 1  # data sent at once must not look like all of the data
@@ -426,13 +427,17 @@ class Operation(LocalPart):
     @property
     def obstacle(self) -> str:
         """The reason why the operation is not over."""
-        near = self.agreement.near
-        known = self.peers if self._called_out else self._in_order(near)
-        missing = [p for p in known if p not in self.opened]
-        if missing:
+        if missing := self.missing:
             return f"rank {', '.join(map(str, missing))} never joined it"
         return "it did not finish"
 
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that have not called it, as far as this member has to know."""
+        near = self.agreement.near
+        known = self.peers if self._called_out else self._in_order(near)
+        return [peer for peer in known if peer not in self.opened]
+
     def _expired(self) -> None:
         told = f"{self.name} gave up after {self._timeout:g} s: {self.obstacle}"
-        self.give_up(Timeout(told))
+        self.give_up(Timeout(told, peers=self.missing))

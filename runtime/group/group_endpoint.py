@@ -33,6 +33,7 @@ from pcp.runtime.group.connection_options import (
 )
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.mesh_formation import EPOCH_OVER, MeshFormation
+from pcp.runtime.group.operation_table import AwaitedRanks
 from pcp.runtime.group.state_transfer import Snapshot, serve
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport.address import WILDCARDS, parse_address
@@ -201,6 +202,18 @@ class GroupEndpoint:
             self._floor[scope] = max(self._floor.get(scope, -1), below)
         self.loop.call(self._cancel, CollectiveAborted(reason), scope, below)
 
+    def awaited(self, timeout: float = 1.0) -> dict[str, AwaitedRanks] | None:
+        """Whom this member waits for, by scope; without those where no call waits.
+
+        In the newest group of a scope, or until it is formed; from any thread. None if
+        the endpoint is closed, or so busy that it does not answer within `timeout`
+        seconds.
+        """
+        try:
+            return self.loop.ask(self._awaited, timeout)
+        except RuntimeFault:
+            return None
+
     def close(self) -> None:
         """Close all groups, the listener and the thread."""
         with self._lock:
@@ -284,6 +297,14 @@ class GroupEndpoint:
         for (of, epoch), formation in list(self._formations.items()):
             if scope in (None, of) and (below is None or epoch < below):
                 formation.fail(error)
+
+    def _awaited(self) -> dict[str, AwaitedRanks]:
+        newest = dict(self._groups)
+        found = {of: AwaitedRanks.by(group.under_way) for of, group in newest.items()}
+        for (scope, epoch), formation in self._formations.items():
+            if epoch == newest[scope].epoch:
+                found[scope] = found[scope] or formation.awaited
+        return {scope: said for scope, said in found.items() if said is not None}
 
     def _formed(self, formation: MeshFormation) -> None:
         self._formations.pop((formation.scope, formation.epoch), None)

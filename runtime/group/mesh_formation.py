@@ -22,6 +22,7 @@ from pcp.errors import (
 )
 from pcp.runtime.group.connection_options import ConnectionOptions
 from pcp.runtime.group.group import Group
+from pcp.runtime.group.operation_table import AwaitedRanks
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport.frame import (
     MAX_TEXT,
@@ -72,6 +73,7 @@ class MeshFormation:
         self._digest = members_digest(members)
         self._dialled: dict[Link, int] = {}
         self._done: Future[None] = Future()
+        self._began = time.monotonic()
         if group.world_size == 1:
             self._done.set_result(None)
 
@@ -288,19 +290,30 @@ class MeshFormation:
             return False
         return True
 
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that are not connected."""
+        links, here = self.group.links, self.group.rank
+        world = range(self.group.world_size)
+        return [rank for rank in world if rank != here and rank not in links]
+
+    @property
+    def awaited(self) -> AwaitedRanks | None:
+        """Whom it waits for; None when it is over."""
+        if self._done.done():
+            return None
+        return AwaitedRanks(tuple(self.missing), time.monotonic() - self._began)
+
     def _look_around(self, deadline: float) -> None:
         """Probe the missing members; Timeout after the deadline, with their ranks."""
         if self.group.fault is not None:
             raise self.group.fault
-        missing = [
-            rank
-            for rank in range(self.group.world_size)
-            if rank != self.group.rank and rank not in self.group.links
-        ]
+        missing = self.missing
         if time.monotonic() > deadline:
             raise Timeout(
                 f"epoch {self.epoch} was not formed in time: rank "
-                f"{', '.join(map(str, missing))} did not connect"
+                f"{', '.join(map(str, missing))} did not connect",
+                peers=missing,
             )
         for rank in missing:
             if rank > self.group.rank:

@@ -7,8 +7,11 @@ and a member that asks for the outcome gets an answer (`outcomes`).
 
 import hashlib
 import itertools
+import time
 from collections import deque
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
 
 from pcp.errors import PcpError, RuntimeFault, UsageError
 from pcp.runtime.collectives.agreement import ASK, VERDICT, many
@@ -24,6 +27,24 @@ from pcp.runtime.transport.frame import Frame, Header, Kind, text_payload
 from pcp.runtime.transport.incoming import Flow
 
 _REMEMBERED = 32
+
+
+@dataclass(frozen=True)
+class AwaitedRanks:
+    """Whom a member waits for in a call; no rank, if all have come to it."""
+
+    ranks: tuple[int, ...]
+    seconds: float
+    """For how long it has been waiting."""
+
+    @classmethod
+    def by(cls, operations: Sequence[Operation]) -> Self | None:
+        """Whom the first of them waits for that waits for some; None without any."""
+        for operation in operations:
+            if missing := operation.missing:
+                since = operation.timing.posted
+                return cls(tuple(missing), time.monotonic() - since)
+        return cls((), 0.0) if operations else None
 
 
 class OperationGroup(Protocol):

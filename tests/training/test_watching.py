@@ -1,5 +1,6 @@
 """What a run shows: lines, a table, a picture, and W&B."""
 
+import doctest
 import io
 import re
 import struct
@@ -13,6 +14,7 @@ from helpers.oracles.round_metrics import record
 from helpers.worlds.training_runs import experiment
 
 from pcp.errors import MissingPackage
+from pcp.training.observe import dashboard as dashboard_module
 from pcp.training.observe.dashboard import Dashboard, PlainLog, sparkline
 from pcp.training.observe.metrics import ObserverFanout
 from pcp.training.observe.plot import plot_losses
@@ -46,6 +48,10 @@ def test_plain_lines_say_what_matters():
     assert "  1 worker  " in lines[2]
 
 
+def test_the_examples() -> None:
+    assert doctest.testmod(dashboard_module).failed == 0
+
+
 def test_the_table_shows_the_newest_state():
     from rich.console import Console
 
@@ -53,16 +59,17 @@ def test_the_table_shows_the_newest_state():
     dashboard = Dashboard(10, console)
     try:
         for number in range(1, 4):
-            dashboard.round(record(number, 5.0 - number))
+            dashboard.round(replace(record(number, 5.0 - number), seconds=3.0))
         dashboard.validation(3, 2.25, 11)
-        dashboard.status(STATUS)
+        dashboard.status(STATUS | {"saving": True})
         dashboard.log("worker 0 connected")
     finally:
         dashboard.close()
     text = io.StringIO()
-    Console(file=text, width=100).print(dashboard.picture())
+    Console(file=text, width=160).print(dashboard.picture())
     for words in ("round 3/10", "validation loss 2.2500", "local-task", "connected"):
         assert words in text.getvalue()
+    assert "about 21 s left  saving a checkpoint" in text.getvalue()
 
 
 def test_the_table_shows_the_newest_round_in_colour_too():

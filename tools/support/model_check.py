@@ -6,6 +6,7 @@ process. Text that is nested deeper than any program is parsed by a child first.
 """
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 
 from pcp import outside
 from pcp.errors import ConfigError
+from pcp.manifest import tensor_bytes
 from pcp.training.config.experiment import Experiment
 from pcp.training.data.corpus import Corpus
 from pcp.training.storage import first_values
@@ -21,6 +23,8 @@ from pcp.training.trainer.bundle_checks import data_inputs
 
 DEEPEST = 300
 """Brackets in each other that are parsed at once; programs have fewer than 100."""
+LEAST_ROOM = 4 << 20
+"""Bytes for a run's metrics, logs and bundles."""
 _SECONDS = 300.0
 _PIECES = re.compile(rb'"(?:[^"\\\n]|\\.)*"|[(\[{<]|->|[)\]}>]')
 _PARSE = "import sys; from pcp.dialect.context import read; read(sys.argv[1])"
@@ -86,8 +90,25 @@ def inspector(experiment: Experiment) -> Callable[[], Corpus | None]:
     return inspect
 
 
+def check_room(folder: str, state: int) -> None:
+    """`ConfigError` where the disk has no room for two checkpoints of `state` bytes.
+
+    The last one goes when the next one is whole. A disk that is full later stops no
+    run: it waits, and says so.
+    """
+    path = Path(folder).absolute()
+    existing = next(p for p in (path, *path.parents) if p.exists())
+    free = shutil.disk_usage(existing).free
+    if free < 2 * state + LEAST_ROOM:
+        raise ConfigError(
+            f"checkpoint_dir: {existing} has {free >> 20} MiB free, and two "
+            f"checkpoints of this model take {2 * state + LEAST_ROOM >> 20}; make "
+            "room, or name a folder on another disk"
+        )
+
+
 def inspected(experiment: Experiment, model: Any) -> Corpus | None:
-    """The data; refuses weights and data that the model cannot take.
+    """The data; refuses a full disk, and weights and data that the model cannot take.
 
     None for a model that cannot be trained: its compiler says why.
     """
@@ -102,6 +123,9 @@ def inspected(experiment: Experiment, model: Any) -> Corpus | None:
     # What is trained of a model with adapters, or in part, the compiler says.
     if experiment.initial_weights and not (experiment.lora or experiment.freeze):
         first_values.check_shapes(experiment.initial_weights, parameters)
+    if not (experiment.lora or experiment.freeze):
+        state = sum(tensor_bytes(p.shape, p.dtype) for p in parameters)
+        check_room(experiment.checkpoint_dir, state)
     corpus = Corpus(experiment, signature.data_inputs(model, entry))
     corpus.check_vocabulary([p.shape for p in parameters])
     corpus.check_rows(signature.table_rows(model, entry))

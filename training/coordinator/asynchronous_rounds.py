@@ -71,6 +71,8 @@ class AsynchronousRounds(Rounds):
         self._learning: dict[str, LearnerLease] = {}
         self._turns = 0
         self._retries = self._failed_fetches = 0
+        self._unreached: set[str] = set()
+        """Holders of the newest state that were let go; who comes again is ended."""
         self._merged_at = run.now
         self._handlers[Push] = self._on_learned
 
@@ -276,21 +278,25 @@ class AsynchronousRounds(Rounds):
         attempt = self.attempt
         super()._on_group_failed(member, message)
         if attempt is not None and attempt.failed_at is not None:
-            self._failed_fetches += message.lost is None
+            self._failed_fetches += not message.lost
 
     def _again(self, attempt: Attempt, why: str) -> None:
         """Try again; remove a holder of the newest state that no learner can reach."""
         holders = self._run.roster.holders(self._run.committed)
         alone = [m for m in holders if m.name not in attempt.members]
         if self._failed_fetches > _FETCHES and len(alone) == len(holders) == 1:
-            self._failed_fetches = 0
-            self.drop(alone[0], "no learner can fetch the newest state from it")
+            self._failed_fetches, holder = 0, alone[0]
+            again = holder.name in self._unreached
+            self._unreached.add(holder.name)
+            why = "no learner can fetch the newest state from it"
+            (self._end if again else self.drop)(holder, why)
         super()._again(attempt, why)
 
     def commit(self, attempt: Attempt) -> None:
         """Commit a merge: its members hold the newest version, and get new leases."""
         super().commit(attempt)
         self._retries = self._failed_fetches = 0
+        self._unreached.clear()
         self._merged_at = self._run.now
 
     def _settle(self, attempt: Attempt) -> None:

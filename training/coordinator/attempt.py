@@ -87,11 +87,13 @@ class Attempt:
         return name not in self.prepared and name not in self.reported
 
     def lags(self, name: str, at: Whereabouts | None) -> bool:
-        """Whether a member reports waiting for others that have long been done."""
-        if at is None or at.call not in ("forming", "exchange"):
-            return False
+        """Whether others have long done what a member waits for, or there are none."""
         others = {*self.members} - {name}
-        if at.call == "forming":
+        if at is None or not at.with_others:
+            return False
+        if self.straggler_detection.elsewhere(name):
+            return True  # it was for another attempt that it went there
+        if at.call == "forming" and others:
             return not others.isdisjoint([*self.computed, *self.prepared])
         return others <= {*self.prepared}
 

@@ -16,6 +16,7 @@ from pcp.training.wire.message import (
     Message,
 )
 from pcp.training.wire.messages import (
+    AwaitedRanks,
     Computed,
     Heartbeat,
     Hello,
@@ -142,7 +143,8 @@ class Island:
     def _beats(self, rank: Rank, message: Heartbeat) -> Heartbeat | None:
         """A heartbeat of the island whenever all its ranks have sent one.
 
-        Its report of inner exchanges is that of the rank that is least far.
+        Its report of inner exchanges is that of the rank that is least far; it awaits
+        the ranks that one of its own awaits longest, and is alone as long as one is.
         """
         self._heard[self.coordinate(rank)] = message
         if len(self._heard) < len(self.ranks):
@@ -155,6 +157,10 @@ class Island:
         if len(known) < len(beats) or not known:
             return Heartbeat(at=at)
         least = min(known, key=lambda r: (r.round, r.entered))
+        said = [report.awaits for report in known if report.awaits is not None]
+        alone = [report.alone for report in known if report.alone is not None]
+        update = {"awaits": max(said, key=_waited, default=None)}
+        least = least.model_copy(update={**update, "alone": max(alone, default=None)})
         return Heartbeat(meeting=least, at=at)
 
     def says(self, rank: Rank, message: Message) -> Message | None:
@@ -175,9 +181,13 @@ class Island:
         return self._note(whole) if join is joined_prepared else join(whole)
 
 
-def _far(at: Whereabouts) -> tuple[int, bool]:
+def _far(at: Whereabouts) -> tuple[int, bool, bool]:
     """A rank's progress, to compare: one that waits is further than one that acts."""
-    return at.steps, at.call == "waiting"
+    return at.steps, at.call == "waiting", at.with_others
+
+
+def _waited(awaits: AwaitedRanks) -> float:
+    return awaits.seconds if awaits.ranks else -1.0
 
 
 def _digest_of(hello: Hello, round_: int) -> str | None:

@@ -12,15 +12,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pcp.errors import StateMismatch, counted
+from pcp.errors import counted
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.effects import Keep, Refuse, ReportRound
 from pcp.training.coordinator.guards.conduct import Conduct, quarantined
 from pcp.training.coordinator.guards.digest_vote import vote
+from pcp.training.coordinator.guards.progress_policy import ProgressPolicy
 from pcp.training.coordinator.guards.value_guard import ValueGuard, claim
-from pcp.training.coordinator.roster import CORRECTED, RESTORING, Member
-from pcp.training.coordinator.round_policy import RoundPolicy
+from pcp.training.coordinator.roster import CORRECTED, Member
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool, Range
@@ -32,11 +32,10 @@ from pcp.training.wire.messages import (
     Commit,
     Computed,
     GroupFailed,
+    Heartbeat,
     Prepared,
-    Stalled,
 )
 
-_MAX_RETRIES = 3
 _UNSERVED = 2
 """Checkpoints that fail by one member before it is removed."""
 _REPLAYS = 2
@@ -49,7 +48,7 @@ def share(at_most: int, speed: float, fastest: float) -> int:
     return max(1, int(at_most * (speed / fastest)))
 
 
-class Rounds(RoundPolicy):
+class Rounds(ProgressPolicy):
     """The rounds of a run, one at a time."""
 
     def __init__(
@@ -74,42 +73,13 @@ class Rounds(RoundPolicy):
             Computed: self._on_computed,
             Prepared: self._on_prepared,
             GroupFailed: self._on_group_failed,
+            Heartbeat: self._on_heartbeat,
         }
-
-    def check_progress(self, now: float) -> None:
-        """Remove members that make no progress."""
-        first = self._run.roster.first_steps()
-        for member in self._run.roster:
-            name, pace, attempt = member.name, member.pace, self.attempt
-            asked = False
-            if attempt is not None and name in attempt.members:
-                pace.behind = attempt.lags(name, pace.at)
-                asked = attempt.awaits(name)
-            asked = asked or member.state == RESTORING or pace.away
-            if asked or self._validation.awaits(name) or self.computing(name):
-                pace.works(now)
-                pace.first = first.get(member.hello.target)
-                if why := pace.stalled(now):
-                    self._end(member, why)
-            else:
-                pace.rests()
-
-    def _end(self, member: Member, why: str) -> None:
-        """Remove a member and have its process end."""
-        self._run.send(member, Stalled(reason=why))
-        self.drop(member, why)
 
     def heard(self, member: Member, message: Message) -> None:
         """Handle a message about a member's part of the round; ignore others."""
         if handler := self._handlers.get(type(message)):
             handler(member, message)
-
-    def drop(self, member: Member, reason: str) -> None:
-        """Remove a worker; its part of this round does not count."""
-        self._run.remove(member, reason)
-        self._validation.lost(member.name)
-        self._run.log(f"worker {member.index} left: {reason}")
-        self.lost(member)
 
     def renew_pool(self) -> None:
         """Make the pool of the samples that are left, by the ledger."""
@@ -283,6 +253,19 @@ class Rounds(RoundPolicy):
         roster = self._run.roster
         return f"worker {roster[name].index} ({name})" if name in roster else name
 
+    def _on_heartbeat(self, member: Member, message: Heartbeat) -> None:
+        """A member may say how far it is in a round: whom others wait for is known."""
+        attempt, said = self.attempt, message.meeting
+        if attempt is None:
+            return
+        here = said and (said.round, said.epoch) == (attempt.round, attempt.epoch)
+        attempt.straggler_detection.heard(
+            member.name,
+            said if here else None,
+            self._run.now,
+            begun=said is not None and said.round == attempt.round,
+        )
+
     def _on_group_failed(self, member: Member, message: GroupFailed) -> None:
         """A member could not exchange. Wait a little: a peer may turn out dead."""
         attempt = self.attempt
@@ -291,10 +274,7 @@ class Rounds(RoundPolicy):
         self._run.log(f"worker {member.index}: {message.reason}")
         if attempt.failed_at is None:
             attempt.failed_at = self._run.now
-        attempt.reported.add(member.name)
-        if message.lost is not None and message.lost < len(attempt.members):
-            accused = attempt.members[message.lost]
-            attempt.suspects.setdefault(accused, set()).add(member.name)
+        self._accuse(member, attempt, message)
 
     def commit(self, attempt: Attempt) -> None:
         """Commit the state that the members have prepared."""
@@ -402,44 +382,6 @@ class Rounds(RoundPolicy):
         for name, order in zip(attempt.members, orders, strict=True):
             roster[name].pace.ordered(run.now)
             run.send(roster[name], order)
-
-    def _check_failed(self, now: float) -> None:
-        """An exchange failed, and no member died: try again with the same members."""
-        attempt = self.attempt
-        limit = self._run.experiment.heartbeat_limit_seconds
-        if attempt is None or attempt.failed_at is None:
-            return
-        if now - attempt.failed_at < limit:
-            return
-        if attempt.retries >= _MAX_RETRIES and attempt.suspects:
-            name, why = self._conduct.to_go(attempt.members, attempt.suspects)
-            self.drop(self._run.roster[name], why)
-        elif hung := self._hung(attempt):
-            for member, why in hung:
-                self._end(member, why)
-        else:
-            self._again(attempt, "an exchange failed")
-
-    def _hung(self, attempt: Attempt) -> list[tuple[Member, str]]:
-        """Members that are silent while the exchanges of others fail again and again.
-
-        Members that still wait for others are not: a peer may have failed at once.
-        """
-        roster = self._run.roster
-        silent = [
-            (roster[name], f"said nothing in {counted(times, 'attempt')} that failed")
-            for name, times in attempt.silent().items()
-            if times > _MAX_RETRIES
-        ]
-        return [(member, why) for member, why in silent if member.pace.idle]
-
-    def _again(self, attempt: Attempt, why: str) -> None:
-        if attempt.retries > 2 * _MAX_RETRIES:
-            raise StateMismatch(
-                f"round {attempt.round} failed {attempt.retries} times: {why}; "
-                "the workers' logs say what happened"
-            )
-        self._retry(attempt.again(self._run.progress.epoch + 1))
 
     def _goes_on(self, attempt: Attempt) -> None:
         """Log that a round is attempted again with these members."""

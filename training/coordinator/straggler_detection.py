@@ -9,10 +9,11 @@ after that moment makes a member a straggler, so a report on its way harms no me
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pcp.training.wire.messages import (
+    AwaitedRanks,
     InnerExchangeReport,
 )
 
@@ -26,6 +27,10 @@ class WaitReport:
     waited: float | None
     begun: bool = True
     """Whether the member is at this round, if by an earlier message."""
+    awaits: AwaitedRanks | None = None
+    """The ranks that it waits for; None: it is in no call with others."""
+    alone: float | None = None
+    """For how long it is where others are, and in no call with them."""
 
 
 class StragglerDetection:
@@ -45,13 +50,52 @@ class StragglerDetection:
         if report is None:
             self._reports[name] = WaitReport(now, -1, None, begun)
         else:
-            self._reports[name] = WaitReport(now, report.entered, report.waits)
+            self._reports[name] = WaitReport(
+                at=now,
+                entered=report.entered,
+                waited=report.waits,
+                awaits=report.awaits,
+                alone=report.alone,
+            )
 
     def awaited(self, members: Collection[str]) -> list[str]:
         """Members that are not at this round, while others form its group."""
         said = {n: r for n, r in self._reports.items() if n in members}
         forming = any(r.entered == 0 and r.waited is not None for r in said.values())
         return [n for n, r in said.items() if forming and not r.begun]
+
+    def lacked(
+        self, members: Sequence[str], limits: Mapping[str, float]
+    ) -> dict[str, set[str]]:
+        """The members that most of those in calls lack, and which do so.
+
+        Each for as long as its own of the `limits`, in seconds. Of several only those
+        that are lacked by most: who waits for one that hangs comes to no other call.
+        """
+        said = {n: r.awaits for n, r in self._reports.items() if n in members}
+        in_calls = {name: awaits for name, awaits in said.items() if awaits is not None}
+        by: dict[str, set[str]] = {}
+        for name, awaits in in_calls.items():
+            for rank in awaits.ranks:
+                lacks = members[rank] if rank < len(members) else name
+                if lacks != name and awaits.seconds >= limits[lacks]:
+                    by.setdefault(lacks, set()).add(name)
+        most = max(map(len, by.values()), default=0)
+        return {
+            name: those
+            for name, those in by.items()
+            if len(those) == most and 2 * most > len(in_calls.keys() - {name})
+        }
+
+    def elsewhere(self, name: str) -> bool:
+        """Whether a member is not at this attempt, as it says since this began."""
+        report = self._reports.get(name)
+        return report is not None and report.entered < 0
+
+    def alone(self, name: str) -> float:
+        """For how many seconds a member is where others are, in no call with them."""
+        report = self._reports.get(name)
+        return 0.0 if report is None else report.alone or 0.0
 
     def stragglers(
         self,

@@ -20,7 +20,6 @@ from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool, Range
 from pcp.training.wire.messages import (
     Computed,
-    Heartbeat,
     Prepared,
 )
 
@@ -45,7 +44,6 @@ class SynchronousRounds(Rounds):
         super().__init__(run, pool, validation, saver)
         self._alone, self._inner_exchanges = alone, inner_exchanges
         self._late = StaleResults(run)
-        self._handlers[Heartbeat] = self._on_heartbeat
 
     def exhausted(self) -> bool:
         """Whether no further round can begin: all are done, or the data is used up."""
@@ -239,19 +237,6 @@ class SynchronousRounds(Rounds):
             return
         epoch = self._run.progress.epoch + 1
         self._retry(attempt.again(epoch, joining={name: lease}))
-
-    def _on_heartbeat(self, member: Member, message: Heartbeat) -> None:
-        """Note a member's report of its inner exchanges, if it has one."""
-        attempt, said = self.attempt, message.meeting
-        if attempt is None:
-            return
-        here = said and (said.round, said.epoch) == (attempt.round, attempt.epoch)
-        attempt.straggler_detection.heard(
-            member.name,
-            said if here else None,
-            self._run.now,
-            begun=said is not None and said.round == attempt.round,
-        )
 
     def check(self, now: float) -> None:
         """Leave out members that are too slow; try a failed round again."""

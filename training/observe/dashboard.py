@@ -1,7 +1,8 @@
 """A run's dashboard: a live table in a terminal, plain lines anywhere else."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from pcp.errors import counted
@@ -10,6 +11,8 @@ from pcp.training.observe.metrics import NullObserver
 from pcp.training.storage.round_record import Round
 
 _LINES = 8
+_RECENT = 8
+"""Rounds by which the next ones are expected."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -59,6 +62,21 @@ class PlainLog(NullObserver):
         )
 
 
+def time_left(seconds: Sequence[float], rounds: int) -> str:
+    """How long so many rounds still take, after these; "" behind the last one.
+
+    >>> time_left([2.0, 2.2, 9.0], 30)
+    '  about 66 s left'
+    >>> time_left([10.0], 90)
+    '  about 15 min left'
+    """
+    if rounds <= 0 or not seconds:
+        return ""
+    left = median(seconds) * rounds
+    said = f"{left:.0f} s" if left < 120 else f"{left / 60:.0f} min"
+    return f"  about {said} left"
+
+
 class Dashboard(NullObserver):
     """A table that `rich` redraws; needs a terminal."""
 
@@ -68,6 +86,7 @@ class Dashboard(NullObserver):
         self._rounds = rounds
         self._values: Mapping[str, Any] = {}
         self._losses: list[float] = []
+        self._seconds: list[float] = []
         self._last = "waiting for workers"
         self._validation = ""
         self._lines: list[str] = []
@@ -82,7 +101,9 @@ class Dashboard(NullObserver):
     def round(self, record: Round) -> None:
         """Show the newest round and the curve."""
         self._losses.append(record.loss)
-        self._last = round_line(record, self._rounds)
+        self._seconds = [*self._seconds, record.seconds][-_RECENT:]
+        left = time_left(self._seconds, self._rounds - record.round)
+        self._last = round_line(record, self._rounds) + left
         self._draw()
 
     def validation(self, number: int, loss: float, batches: int) -> None:
@@ -125,10 +146,11 @@ class Dashboard(NullObserver):
                 f"{w['silent_seconds']:.1f} s",
             )
         done = values.get("round", 0)
+        saving = "  saving a checkpoint" if values.get("saving") else ""
         parts = [
             # A bar ends without a newline; a padded cell ends its line.
             Padding(ProgressBar(total=self._rounds, completed=done), 0),
-            Text(self._last),
+            Text(self._last + saving),
             Text(f"{sparkline(self._losses)}  {self._validation}", style="green"),
             table,
             Text("\n".join(self._lines), style="dim"),

@@ -7,7 +7,10 @@ without a copy. No part of a file is executed, and all sizes are checked against
 file's size before use.
 
 The package safetensors aligns data to 8 bytes, and its writer takes all tensors at
-once: a state that comes in pieces would have to be whole in memory first.
+once: a state that comes in pieces would have to be whole in memory first. Its reader
+copies each tensor and does not say where in the file it lies; here a file is mapped,
+its pieces are read by their places, and what is wrong with a file is an error of pcp's
+that names it. Tests read each other's files (`tests/training/storage`).
 """
 
 import hashlib

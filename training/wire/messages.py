@@ -60,6 +60,8 @@ from pcp.training.wire.message import (
 )
 from pcp.training.wire.operator_messages import Order, Status, StatusQuery, Taken
 
+Ranks = Annotated[list[Count], Field(max_length=10_000)]
+
 
 class Prepared(Message, frozen=True):
     """A member's round is computed; it waits for the commit.
@@ -318,7 +320,7 @@ class Validated(Message, frozen=True):
 
 
 class GroupFailed(Message, frozen=True):
-    """An exchange of `epoch` failed here; `lost` is the rank that is gone.
+    """An exchange of `epoch` failed here; `lost` are the ranks that did not come to it.
 
     `inside`: the exchange was among the ranks of the member's own island.
     """
@@ -327,15 +329,26 @@ class GroupFailed(Message, frozen=True):
     round: Count
     epoch: Count
     reason: Text
-    lost: Count | None = None
+    lost: Ranks = Field(default_factory=list)
     inside: bool = False
+
+
+class AwaitedRanks(BaseModel, frozen=True):
+    """Ranks that have not come to the call in which a member is for so long."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ranks: Ranks
+    seconds: Seconds
 
 
 class InnerExchangeReport(BaseModel, frozen=True):
     """How far a member is in a round with exchanges between inner steps.
 
     `entered` counts the exchanges that the member has entered; `waits` is how many
-    seconds it has waited in the last of them, None while it makes inner steps.
+    seconds it has waited in the last of them, None while it makes inner steps. `awaits`
+    is for whom it waits in a call of the round. Where it is with others and in no call,
+    `alone` is for how many seconds. Neither is said at once.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -344,6 +357,8 @@ class InnerExchangeReport(BaseModel, frozen=True):
     epoch: Count
     entered: Count
     waits: Seconds | None = None
+    awaits: AwaitedRanks | None = None
+    alone: Seconds | None = None
 
 
 class Whereabouts(BaseModel, frozen=True):
@@ -362,12 +377,14 @@ class Whereabouts(BaseModel, frozen=True):
     steps: Count
     since: Seconds
 
+    @property
+    def with_others(self) -> bool:
+        """Whether it is where it waits for others."""
+        return self.call in ("exchange", "forming")
+
 
 class Heartbeat(Message, frozen=True):
-    """The sender lives.
-
-    A worker adds its whereabouts, a member its progress in the round.
-    """
+    """The sender lives; a worker adds its whereabouts, a member its progress."""
 
     kind: Literal["heartbeat"] = "heartbeat"
     meeting: InnerExchangeReport | None = None

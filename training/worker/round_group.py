@@ -12,7 +12,7 @@ has gone on must not match those of a rank that repeats its exchange in a later 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,9 +27,11 @@ from pcp.training.wire.message import (
     Message,
 )
 from pcp.training.wire.messages import (
+    AwaitedRanks,
     RoundStart,
 )
 from pcp.training.worker.island_groups import IslandGroups
+from pcp.training.worker.whereabouts import Place
 from pcp.training.worker.worker_state import WorkerState
 
 SILENCE_SECONDS = 10.0
@@ -44,10 +46,11 @@ class RoundGroup:
         state: WorkerState,
         endpoint: Any,
         *,
+        place: Place,
         send: Callable[[Message], None],
         log: Callable[[str], None],
     ) -> None:
-        self._state, self._endpoint = state, endpoint
+        self._state, self._endpoint, self._place = state, endpoint, place
         self._send, self._log = send, log
         self.timeout = 60.0
         self._comm: Any = None
@@ -95,6 +98,19 @@ class RoundGroup:
         """Whether a group inside the island is broken, or could not be formed."""
         return self._steps.failed or self._outside.failed
 
+    def awaited(self) -> AwaitedRanks | Literal[False] | None:
+        """The ranks that have not come to the call under way; False without one.
+
+        In a call among ranks of the island no rank of another one is awaited. None: it
+        is not known.
+        """
+        found = self._endpoint.awaited()
+        if found is None:
+            return None
+        if said := found.get(""):
+            return AwaitedRanks(ranks=[*said.ranks], seconds=said.seconds)
+        return AwaitedRanks(ranks=[], seconds=0.0) if found else False
+
     def agree(self, shared: Arrays, revision: int) -> None:
         """Ranks of an island with the same elements take the bits of the first one.
 
@@ -136,6 +152,7 @@ class RoundGroup:
             self._take(order, arrays)
         if state.committed != held:
             self._send(state.ready())
+        self._place.enter("forming")
         return comm
 
     def moved_bytes(self) -> tuple[int, int]:
@@ -158,6 +175,7 @@ class RoundGroup:
 
     def _take(self, order: RoundStart, arrays: Arrays) -> None:
         """Hold the group's state from now on."""
+        self._place.enter("restoring")
         state, before = self._state, order.round - 1
         if order.carried:
             state.catch_up(before, arrays)
@@ -191,6 +209,7 @@ class RoundGroup:
             safetensors_io.digest(mine),
         ):
             return mine
+        self._place.enter("restoring")
         revision, arrays = fetch_snapshot(
             order.source,
             self.timeout,
@@ -203,4 +222,5 @@ class RoundGroup:
             raise RuntimeFault(f"{order.source} holds another state of round {before}")
         self._fetched += sum(array.nbytes for array in arrays.values())
         state.catch_up(before, arrays)
+        self._place.enter("forming")
         return {k: np.array(v) for k, v in arrays.items()}

@@ -19,7 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from pcp.errors import CollectiveAborted, RuntimeFault, let_go
+from pcp.errors import (
+    CollectiveAborted,
+    PeerLost,
+    RuntimeFault,
+    Timeout,
+    let_go,
+)
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.state_names import shared_part
 from pcp.training.trainer.norms import change, spoiled, within_rounding
@@ -43,6 +49,8 @@ from pcp.training.worker.resource_usage import ProcessorTime, resident_bytes
 from pcp.training.worker.round_group import RoundGroup
 from pcp.training.worker.worker_state import InnerResult, WorkerState
 
+_ASKED_SECONDS = 1.0
+"""A worker that is in an exchange for so long says for whom it waits."""
 _NOT_BEGUN = -2
 """Stands for the epoch of an exchange in a round that a member has not begun."""
 
@@ -56,6 +64,13 @@ def _computed(order: RoundStart, work: InnerResult, moved: float) -> Computed:
         moved=moved,
         nonfinite_step=None if work.nonfinite is None else work.nonfinite[0],
     )
+
+
+def missing(error: RuntimeFault) -> list[int]:
+    """The ranks that did not come to an exchange which failed by this."""
+    if isinstance(error, PeerLost) and error.peer is not None:
+        return [error.peer]
+    return [*error.peers] if isinstance(error, Timeout) else []
 
 
 class RoundRunner:
@@ -80,7 +95,8 @@ class RoundRunner:
         self._newest, self._wanted = newest, wanted
         self._called_off = called_off
         self.inner_steps = InnerSteps(state, log)
-        self.group = RoundGroup(state, endpoint, send=send, log=log)
+        place = self.inner_steps.place
+        self.group = RoundGroup(state, endpoint, place=place, send=send, log=log)
         self._order: RoundStart | None = None
         """The order that is being carried out."""
         self._forming: float | None = None
@@ -152,8 +168,22 @@ class RoundRunner:
             entered, waited = self._state.trainer.inner_exchange
             entered += 1
         return InnerExchangeReport(
-            round=order.round, epoch=order.epoch, entered=entered, waits=waited
+            round=order.round,
+            epoch=order.epoch,
+            entered=entered,
+            waits=waited,
+            **self._company(),
         )
+
+    def _company(self) -> dict[str, Any]:
+        """For whom this worker waits, or for how long it is alone, where others are."""
+        at = self.inner_steps.place.said()
+        if not at.with_others or at.since < _ASKED_SECONDS:
+            return {}
+        awaited = self.group.awaited()
+        if awaited is None:
+            return {}
+        return {"awaits": awaited} if awaited else {"alone": at.since}
 
     def beat(self) -> Heartbeat:
         """A heartbeat with the whereabouts of this worker; from any thread."""
@@ -204,7 +234,7 @@ class RoundRunner:
                 round=order.round,
                 epoch=order.epoch,
                 reason=str(error)[:4000],
-                lost=None if inside else getattr(error, "peer", None),
+                lost=[] if inside else missing(error),
                 inside=inside,
             )
         )

@@ -8,8 +8,10 @@ the shepherd a manifest with its shapes. Run as a program it is a worker.
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NoReturn
 
 import numpy as np
 
@@ -171,31 +173,47 @@ class BigramTrainer:
 
 
 class HangingTrainer(BigramTrainer):
-    """Its thread stands still in the tenth step, and the process lives on."""
+    """Its thread stands still in the tenth step, or outer step; the process lives."""
 
-    made = 0
+    def __init__(self, pause: Pause, hangs: str) -> None:
+        super().__init__(pause)
+        self._hangs, self._made = hangs, Counter[str]()
 
     def step(self, batches):
-        self.made += 1
-        if self.made == 10:
-            threading.Event().wait()
+        self._count("step")
         return super().step(batches)
+
+    def outer(self, tokens, communicator):
+        self._count("exchange")
+        return super().outer(tokens, communicator)
+
+    def _count(self, call: str) -> None:
+        self._made[call] += 1
+        if call == self._hangs and self._made[call] == 10:
+            threading.Event().wait()
 
 
 def main(name: str, port: str, pause: str, hangs: str = "") -> None:
     """A worker process."""
     from pcp.runtime import Endpoint
     from pcp.tools.commands.worker import end_hung
+
+    class HangingEndpoint(Endpoint):
+        def form(self, *args, **keys) -> NoReturn:
+            while True:
+                threading.Event().wait()
+
     from pcp.training.worker.worker import Identity, Worker
 
     def log(text):
         print(f"{time.time():.3f} {name}: {text}", flush=True)
 
+    forms = HangingEndpoint if hangs == "forming" else Endpoint
     began = time.time()
     worker = Worker(
         Identity(name=name, host="127.0.0.1", port=int(port)),
-        Endpoint.listen("127.0.0.1:0"),
-        lambda content: (HangingTrainer if hangs else BigramTrainer)(float(pause)),
+        forms.listen("127.0.0.1:0"),
+        lambda content: HangingTrainer(float(pause), hangs),
         log,
         stalled=partial(end_hung, log),
     )

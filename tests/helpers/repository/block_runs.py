@@ -49,11 +49,19 @@ def is_drawn(block: Block, folder: Path) -> None:
 
 
 def is_printed(block: Block, output: str) -> None:
-    """Its lines stand together in the output; `...` is anything on one line."""
-    printed = "\n".join(line.strip() for line in output.splitlines())
-    lines = [line.strip().split(ELLIPSIS) for line in block.text.splitlines()]
-    wanted = "\n".join(".*".join(map(re.escape, parts)) for parts in lines)
-    assert re.search(f"^{wanted}$", printed, re.MULTILINE), f"{block}: {output}"
+    """Its lines stand together in the output.
+
+    `...` is anything on one line, and a line with nothing else any lines, or none.
+    """
+    printed = "".join(f"{line.strip()}\n" for line in output.splitlines())
+    wanted = "".join(_pattern(line.strip()) for line in block.text.splitlines())
+    assert re.search(f"^{wanted}", printed, re.MULTILINE), f"{block}: {output}"
+
+
+def _pattern(line: str) -> str:
+    if line == ELLIPSIS:
+        return r"(?:.*\n)*?"
+    return ".*".join(map(re.escape, line.split(ELLIPSIS))) + r"\n"
 
 
 RUN = {"bash": run_bash, "python": run_python}

@@ -20,6 +20,7 @@ from pcp.errors import (
     RuntimeFault,
     Timeout,
 )
+from pcp.runtime.group.operation_table import AwaitedRanks
 
 
 class VirtualEndpoint:
@@ -91,6 +92,11 @@ class VirtualEndpoint:
         if other.newest > comm.epoch or (theirs and theirs.fault):
             raise CollectiveAborted(f"rank {rank} is past epoch {comm.epoch}")
 
+    def awaited(self) -> dict[str, AwaitedRanks]:
+        """Whom the newest group waits for, if its thread is in a call."""
+        found = self._comms[0].awaited() if self._comms else None
+        return {} if found is None else {"": found}
+
     def cancel(self, reason: str) -> None:
         """A `form` under way is given up."""
         if self.forming is not None:
@@ -144,6 +150,7 @@ class Comm:
         self.fault: RuntimeFault | None = None
         self._process, self._world = process, group.network.world
         self._bell, self._seq = Bell(self._world), 0
+        self._since = self._world.now
         self._knows: Operation | None = None
         """The operation that it has the outcome of."""
 
@@ -153,7 +160,7 @@ class Comm:
         if self.fault is not None:
             raise self.fault
         operation = self.group.operations.setdefault(self._seq, Operation())
-        self._seq += 1
+        self._seq, self._since = self._seq + 1, self._world.now
         if operation.given_up is not None:
             self.fails(operation.given_up)
             raise operation.given_up
@@ -181,6 +188,15 @@ class Comm:
         if not isinstance(self.fault, CollectiveAborted):
             self._knows = operation
             self._bell.ring()
+
+    def awaited(self) -> AwaitedRanks | None:
+        """Whom it waits for; None: its thread is in no call."""
+        group, operation = self.group, self.group.operations.get(self._seq - 1)
+        brought = group.comms.keys() if operation is None else operation.brought.keys()
+        if self.fault is not None or (operation and self._knows is operation):
+            return None
+        lacks = [rank for rank, _ in enumerate(group.members) if rank not in brought]
+        return AwaitedRanks(tuple(lacks), self._world.now - self._since)
 
     def all_gather(self, array: np.ndarray, tag: str = "") -> np.ndarray:
         """Everybody's array."""

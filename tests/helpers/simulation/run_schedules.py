@@ -22,7 +22,7 @@ from typing import Any
 from helpers.simulation import hashed_trainer
 from helpers.simulation.run_checks import Checks, Violation
 from helpers.simulation.schedule_faults import FAULT_SECONDS, plan
-from helpers.simulation.scheduled_groups import Group
+from helpers.simulation.scheduled_groups import GIVEN_UP_SECONDS, Group
 from helpers.simulation.scheduled_islands import StepsInside
 from helpers.simulation.scheduled_workers import Node
 
@@ -124,6 +124,7 @@ class Schedule:
         self.random = draw = random.Random(seed)
         self.now = 0.0
         self.workers = draw.choice((1, 2, 2, 3, 3, 4))
+        self.given_up_seconds = draw.choice(GIVEN_UP_SECONDS)
         self.experiment = experiment().model_copy(update=self._keys())
         self.nodes: dict[str, Node] = {}
         """All workers that ever lived, by address."""

@@ -72,12 +72,19 @@ def _freeze(node: Node, until: float) -> None:
 def hang(schedule: "Schedule") -> None:
     """A worker's own thread does nothing any more, and nothing else shows it.
 
-    Not in its first step, nor while it takes a state: for those it has ten minutes.
+    Not in its first round, nor while it takes a state: for those it has ten minutes.
     """
     node, slow = _living(schedule), ("restoring", "step")
-    if node is not None and (node.at[0] not in slow or (node.steps and node.held)):
+    known = node is not None and node.held is not None and node.held[0] and node.steps
+    if node is not None and (known or node.at[0] not in slow):
         schedule.note("hangs", node.name, node.at)
         node.hung = True
+
+
+def hang_inside(schedule: "Schedule") -> None:
+    """A worker hangs as soon as it is where others wait for it next."""
+    if node := _living(schedule):
+        node.hangs_in = schedule.random.choice(("forming", "forming", "exchange"))
 
 
 def freeze_all(schedule: "Schedule") -> None:
@@ -103,7 +110,7 @@ def newcomer(schedule: "Schedule") -> None:
 
 
 FAULTS = (
-    *(kill, kill, cut, lose, lose, freeze, hang),
+    *(kill, kill, cut, lose, lose, freeze, hang, hang_inside),
     *(kill_shepherd, kill_shepherd, stall_shepherd, newcomer, freeze_all),
 )
 

@@ -6,6 +6,7 @@ from helpers.simulation.run_checks import SEED_DIGEST, Violation, next_digest
 from helpers.simulation.scheduled_inner_exchanges import InnerExchanges
 
 from pcp.training.wire.messages import (
+    AwaitedRanks,
     RoundStart,
 )
 
@@ -13,8 +14,10 @@ if TYPE_CHECKING:
     from helpers.simulation.run_schedules import Schedule
     from helpers.simulation.scheduled_workers import Node
 
-FORMING_SECONDS = 4.0
-"""Who waits for so long for a member of its group gives up."""
+GIVEN_UP_SECONDS = (4.0, 4.0, 600.0)
+"""Who waits for so long for a member of its group gives up; one is drawn."""
+FOUND_SECONDS = 30.0
+"""Nobody waits for longer for one that hangs where it is with others."""
 
 
 class Group:
@@ -26,7 +29,7 @@ class Group:
         self._computed: set[str] = set()
         self._broken = False
         self.inner_exchanges = InnerExchanges(schedule, self)
-        schedule.after(FORMING_SECONDS, self._given_up)
+        schedule.after(schedule.given_up_seconds, self._given_up)
 
     @property
     def broken(self) -> bool:
@@ -43,6 +46,22 @@ class Group:
     def size(self) -> int:
         """How many members there are to be."""
         return len(self._members)
+
+    def awaits(self, node: "Node") -> AwaitedRanks | None:
+        """Which members a member waits for; None: it is in no call with them."""
+        there = self._orders.keys()
+        if len(there) == self.size and not self.inner_exchanges.waits(node):
+            there = self._computed
+        elif len(there) == self.size:
+            there = self.inner_exchanges.there
+        if node.address not in there:
+            return None
+        waits = self._schedule.now - node.at[1]
+        lacks = [rank for rank, a in enumerate(self._members) if a not in there]
+        for hung in (self._schedule.nodes[self._members[rank]] for rank in lacks):
+            if hung.hangs_with_others and waits > FOUND_SECONDS:
+                raise Violation(f"{node.name} waits for {hung.name}, which hangs")
+        return AwaitedRanks(ranks=lacks, seconds=waits)
 
     def arrives(self, node: "Node", order: RoundStart) -> None:
         """A member is there; when all are, they have one state."""
@@ -117,13 +136,11 @@ class Group:
 
     def _given_up(self) -> None:
         if not self._broken:
-            late = [a for a in self._members if a not in self._orders]
-            self._breaks(
-                "it takes too long", self._members.index(late[0]) if late else None
-            )
+            late = [r for r, a in enumerate(self._members) if a not in self._orders]
+            self._breaks("it takes too long", *late)
 
-    def _breaks(self, why: str, lost: int | None = None) -> None:
+    def _breaks(self, why: str, *lost: int) -> None:
         self._broken = True
         for node, order in self._orders.values():
             if node.group is self and node.alive:
-                node.fails(order, why, lost)
+                node.fails(order, why, *lost)

@@ -6,6 +6,7 @@ exchange of which some members hear, before their group breaks, and others do no
 drawn too: they are not as far as each other then.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,15 @@ class InnerExchanges:
         self._schedule.resumed.append(-1 if same is None else len(same))
         return same is not None
 
+    @property
+    def there(self) -> Collection[str]:
+        """The members that wait in the exchange that is next."""
+        return self._waiting.keys()
+
+    def waits(self, node: "Node") -> bool:
+        """Whether a member waits in one."""
+        return node.address in self._waiting
+
     def enters(self, node: "Node", order: RoundStart) -> None:
         """A member waits in its next exchange; it takes place when all do."""
         if self._group.broken:
@@ -97,7 +107,8 @@ class InnerExchanges:
         order = orders.get(node.address)
         if order is None:
             return None
-        at, now = {"round": order.round, "epoch": order.epoch}, self._schedule.now
+        at = {"round": order.round, "epoch": order.epoch, **node.company()}
+        now = self._schedule.now
         if len(orders) < self._group.size or node.partial is None:
             return InnerExchangeReport(**at, entered=0, waits=now - self._formed_since)
         since, done = node.partial.since, len(node.partial.exchanged)

@@ -1,9 +1,11 @@
 """The thread of a drawn worker that computes: where it is, and whether it hangs."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pcp.training.wire.messages import (
+    AwaitedRanks,
     InnerExchangeReport,
     RoundStart,
     Whereabouts,
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from helpers.simulation.run_schedules import Schedule
 
 
-class OwnThread:
+class OwnThread(ABC):
     """What a worker's heartbeats say of it."""
 
     def __init__(self, schedule: "Schedule") -> None:
@@ -24,12 +26,20 @@ class OwnThread:
         """Counts what it begins: what was begun before is given up."""
         self.hung = False
         """Whether it does nothing any more; the one that beats and dials goes on."""
+        self.hangs_in: Call | None = None
         self.at: tuple[Call, float] = ("waiting", schedule.now)
         self.steps = 0
 
     def enters(self, call: Call) -> None:
-        """It begins this."""
+        """It begins this; or hangs in it, if that was to happen."""
         self.at = (call, self._schedule.now)
+        if call == self.hangs_in:
+            self._schedule.note("hangs inside", call)
+            self.hung = True
+
+    @abstractmethod
+    def awaits(self) -> AwaitedRanks | None:
+        """Whom it waits for; None: it is in no call with others."""
 
     def said(self) -> Whereabouts:
         """Where it is."""
@@ -45,7 +55,19 @@ class OwnThread:
             epoch=order.epoch,
             entered=not forming,
             waits=self._schedule.now - self.at[1] if forming else None,
+            **self.company(),
         )
+
+    def company(self) -> dict[str, Any]:
+        """Whom it waits for, or how long it is alone where others are."""
+        said, awaits = self.said(), self.awaits()
+        alone = said.with_others and awaits is None
+        return {"awaits": awaits, "alone": said.since if alone else None}
+
+    @property
+    def hangs_with_others(self) -> bool:
+        """Whether it hangs where it is with others; the process lives."""
+        return self.hung and self.alive and self.said().with_others
 
     @property
     def frozen(self) -> bool:

@@ -22,6 +22,7 @@ from pcp.training.wire.message import (
     Message,
 )
 from pcp.training.wire.messages import (
+    AwaitedRanks,
     Commit,
     Computed,
     GroupFailed,
@@ -280,7 +281,12 @@ class Node(OwnThread):
         if group is None:
             group = groups[at] = Group(self._schedule, order)
         self.group = group
-        group.arrives(self, order)
+        if not self.hung:
+            group.arrives(self, order)
+
+    def awaits(self) -> AwaitedRanks | None:
+        """Whom it waits for; None: it is in no call with others."""
+        return None if self.group is None else self.group.awaits(self)
 
     # A round.
 
@@ -329,7 +335,7 @@ class Node(OwnThread):
                     round=order.round,
                     epoch=order.epoch,
                     reason=why,
-                    lost=lost,
+                    lost=[lost],
                     inside=True,
                 )
             )
@@ -342,7 +348,7 @@ class Node(OwnThread):
         self.steps += order.steps
         self.enters("exchange")
         self.send(Computed(round=order.round, epoch=order.epoch))
-        if self.group is not None:
+        if self.group is not None and not self.hung:
             self.group.computed(self)
 
     def go_on(self, order: RoundStart, partial: Partial) -> None:
@@ -361,15 +367,16 @@ class Node(OwnThread):
             self.partial.since = self._schedule.now
             self.steps += 1
             self.enters("exchange")
-            self.group.inner_exchanges.enters(self, order)
+            if not self.hung:
+                self.group.inner_exchanges.enters(self, order)
 
     def _inner_exchange(self) -> InnerExchangeReport | None:
         """What a heartbeat says of a round that it is at."""
         if self.group is None or self._order is None:
             return None
-        if self._schedule.plan.exchanges_inside:
-            return self.group.inner_exchanges.of(self)
-        return self.meets(self._order)
+        inside = self._schedule.plan.exchanges_inside
+        said = self.group.inner_exchanges.of(self) if inside else None
+        return said or self.meets(self._order)
 
     def propose(self, order: RoundStart, digest: str) -> None:
         """The exchange has happened; it waits for the commit."""
@@ -393,16 +400,16 @@ class Node(OwnThread):
         self.send(done)
         self._schedule.happens("prepared", self)
 
-    def fails(self, order: RoundStart, why: str, lost: int | None = None) -> None:
+    def fails(self, order: RoundStart, why: str, *lost: int) -> None:
         """Its group can do nothing any more."""
         self.enters("waiting")
         self.group = None
-        self.begin(0.02, lambda: self._fails(order, why, lost))
+        self.begin(0.02, lambda: self._fails(order, why, *lost))
 
-    def _fails(self, order: RoundStart, why: str, lost: int | None = None) -> None:
-        self.send(
-            GroupFailed(round=order.round, epoch=order.epoch, reason=why, lost=lost)
-        )
+    def _fails(self, order: RoundStart, why: str, *lost: int) -> None:
+        round_, epoch = order.round, order.epoch
+        said = GroupFailed(round=round_, epoch=epoch, reason=why, lost=[*lost])
+        self.send(said)
 
     def _hold(self, state: tuple[int, str]) -> None:
         self.held, self.prepared, self.work = state, None, None

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from helpers.worlds.communicators import endpoints, eventually, form, outcome, together
+from helpers.worlds.training_runs import Background
 
 from pcp.errors import (
     CollectiveAborted,
@@ -210,6 +211,46 @@ def test_forming_with_a_dead_member_fails_soon_and_names_it(dead):
         )
         assert any(isinstance(r, PeerLost) and r.peer == dead for r in results)
         assert all(isinstance(r, PeerLost) for r in results)
+
+
+def test_whom_a_member_waits_for_is_known_from_outside_its_call():
+    """While a group is formed, in an operation of it, and when that gives up."""
+    with endpoints(3) as made:
+        addresses = [e.address for e in made]
+        forms = [
+            Background(lambda r=r: made[r].form(1, addresses, r, 30)) for r in (0, 1)
+        ]
+        for rank in (0, 1):
+            eventually(lambda rank=rank: lacks(made[rank]) == (2,))
+        first, later = (made[0].awaited() or {} for _ in range(2))
+        assert 0 < first[""].seconds < later[""].seconds
+        assert made[2].awaited() == {}, "it is in no call"
+        comms = [made[2].form(1, addresses, 2, 30), *(b.finish() for b in forms)]
+        assert [e.awaited() for e in made] == [{}, {}, {}]
+        late, *calls = sorted(comms, key=lambda c: (c.rank != 1, c.rank))
+        pending = [c.all_reduce_async(np.ones(4), timeout=1.0) for c in calls]
+        for rank in (0, 2):
+            eventually(lambda rank=rank: lacks(made[rank]) == (1,))
+        assert made[1].awaited() == {}
+        with pytest.raises((Timeout, CollectiveAborted)) as told:
+            [future.result() for future in pending]
+        if isinstance(told.value, Timeout):
+            assert told.value.peers == (1,)
+        late.close()
+    assert made[0].awaited() is None, "it is closed"
+
+
+def lacks(endpoint: Endpoint) -> tuple[int, ...]:
+    """The ranks that its newest group lacks."""
+    said = (endpoint.awaited() or {}).get("")
+    return said.ranks if said else ()
+
+
+def test_a_formation_that_is_given_up_says_who_did_not_come():
+    with endpoints(2) as made:
+        with pytest.raises(Timeout) as told:
+            made[0].form(1, [e.address for e in made], 0, 0.3)
+        assert told.value.peers == (1,)
 
 
 @contextmanager

@@ -14,9 +14,11 @@ from helpers.simulation.run_schedules import Schedule, first_violation
 
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.effects import Append, Effect
+from pcp.training.coordinator.guards.progress_policy import ProgressPolicy
 from pcp.training.coordinator.roster import Member
 from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.run_state import RunState
+from pcp.training.coordinator.straggler_detection import StragglerDetection
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.wire.messages import (
@@ -183,6 +185,16 @@ def looks_at_nobody(self: Rounds, now: float) -> None:
     """Who hangs is waited for."""
 
 
+def hears_of_no_others(self: ProgressPolicy) -> list[tuple[Member, str]]:
+    """Who is with others, as it says, is left there."""
+    return []
+
+
+def ignores_whom_others_lack(self: StragglerDetection, *_: Any) -> dict[str, set[str]]:
+    """What members say of those for whom they wait."""
+    return {}
+
+
 def lets_it_come_again(self: Rounds, member: Member, why: str) -> None:
     """Who does nothing is let go, and its process is left to dial again."""
     self.drop(member, why)
@@ -193,6 +205,14 @@ def lets_it_come_again(self: Rounds, member: Member, why: str) -> None:
     [
         (Rounds, "check_progress", looks_at_nobody, "together", "stands still"),
         (Rounds, "_end", lets_it_come_again, "together", "stands still"),
+        (ProgressPolicy, "_lacked", hears_of_no_others, "together", "which hangs"),
+        (
+            StragglerDetection,
+            "lacked",
+            ignores_whom_others_lack,
+            "together",
+            "which hangs",
+        ),
         (RunState, "taken", says_it_first, "together", "is not in the ledger"),
         (SynchronousRounds, "give_back", keeps_the_lease, "together", "are lost"),
         (Attempt, "accept", counts_stale_results, "together", "committed without"),
@@ -205,7 +225,7 @@ def lets_it_come_again(self: Rounds, member: Member, why: str) -> None:
             "together",
             "committed without",
         ),
-        (Rounds, "_tell", loses_the_commit, "fragments", "rank 0 of round"),
+        (Rounds, "_tell", loses_the_commit, "fragments", "stands still"),
         (
             SynchronousRounds,
             "_settle",

@@ -11,6 +11,7 @@ from helpers.worlds.training_runs import experiment, order
 
 from pcp.training.coordinator.straggler_detection import StragglerDetection
 from pcp.training.wire.messages import (
+    AwaitedRanks,
     InnerExchangeReport,
 )
 
@@ -56,6 +57,49 @@ def test_who_is_somewhere_else_is_behind_those_who_form_the_group() -> None:
     waits.heard("a", at(0, 2.0), 10.0)
     waits.heard("b", None, 10.0)
     assert slow(waits, quorum=1, grace=1.0) == ["b"]
+
+
+def said(*ranks: int, seconds: float = 12.0) -> InnerExchangeReport:
+    """Waits for these ranks, that long."""
+    awaits = AwaitedRanks(ranks=[*ranks], seconds=seconds)
+    return at(0, seconds).model_copy(update={"awaits": awaits})
+
+
+def lacked(*reports: InnerExchangeReport | None) -> dict[str, set[str]]:
+    """Of members a, b, c, ... that say this, each of which may be late for 10 s."""
+    names, waits = "abcdefg"[: len(reports)], StragglerDetection()
+    for name, report in zip(names, reports, strict=True):
+        waits.heard(name, report, 0.0)
+    return waits.lacked([*names], dict.fromkeys(names, 10.0))
+
+
+def test_whom_most_of_those_in_calls_lack_for_long_enough_is_known() -> None:
+    here = at(0, 12.0)
+    assert lacked(said(2), said(2), here) == {"c": {"a", "b"}}
+    assert lacked(said(1), here) == {"b": {"a"}}
+    assert lacked(said(2, seconds=9.9), said(2, seconds=9.9), here) == {}
+    assert lacked(said(1, 2), here, here) == {"b": {"a"}, "c": {"a"}}
+    assert lacked(here, here, None) == {}
+
+
+def test_one_that_accuses_unseats_nobody() -> None:
+    assert lacked(said(1), said(), said()) == {}
+    assert lacked(said(1), said(0), said(0), at(0, 12.0)) == {"a": {"b", "c"}}
+    assert lacked(said(7), said(0, 1)) == {"a": {"b"}}, "no rank, and itself"
+
+
+def test_who_waits_for_one_that_hangs_is_not_taken_for_it() -> None:
+    """Rank 3 has connected to some only: they are in a call that others await."""
+    found = lacked(said(1, 2, 3), said(3), said(3), at(0, 12.0))
+    assert found == {"d": {"a", "b", "c"}}
+
+
+def test_who_is_in_no_call_where_others_are_is_alone() -> None:
+    waits = StragglerDetection()
+    alone = at(0, 12.0).model_copy(update={"alone": 12.0})
+    for name, report in (("a", said()), ("b", alone), ("c", None)):
+        waits.heard(name, report, 0.0)
+    assert [waits.alone(name) for name in "abcd"] == [0.0, 12.0, 0.0, 0.0]
 
 
 STREAMING = "streaming_diloco{fragments=2,wire=f32}"

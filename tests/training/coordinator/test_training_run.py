@@ -18,6 +18,7 @@ from pcp.training.coordinator.effects import (
     Effect,
     Fail,
     LoadWeights,
+    Log,
     Refuse,
     Send,
 )
@@ -38,9 +39,11 @@ from pcp.training.data.lease_pool import size
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.messages import (
+    AwaitedRanks,
     Computed,
     GroupFailed,
     Heartbeat,
+    InnerExchangeReport,
     Prepared,
     Ready,
     Stalled,
@@ -217,6 +220,7 @@ def fail_to_form(
     assert rounds is not None
     attempt = rounds.attempt
     assert attempt is not None
+    meeting = InnerExchangeReport(round=1, epoch=attempt.epoch, entered=0, waits=1.0)
     for name in attempt.members:
         if name not in silent:
             said = GroupFailed(round=1, epoch=attempt.epoch, reason="not formed")
@@ -225,7 +229,7 @@ def fail_to_form(
     for _ in range(5):
         now = run.state.now + 0.4
         for name in attempt.members:
-            said = Heartbeat(at=at if name == silent[-1] else None)
+            said = Heartbeat(at=at if name == silent[-1] else None, meeting=meeting)
             run.step(Received(peers[name], said), now)
         effects += run.step(Tick(), now)
     return effects
@@ -265,6 +269,76 @@ def test_who_waits_in_a_group_of_long_ago_is_no_longer_waited_for() -> None:
         old = Whereabouts(call="forming", steps=0, since=run.state.now + 2.0)
         said = fail_to_form(run, peers, "b", old)
         assert ("stalled" in kinds(said)) == (failures == 4)
+
+
+def waits(run: TrainingRun, *ranks: int) -> InnerExchangeReport:
+    """Of a member that is in a call to which these ranks have not come."""
+    assert run.rounds is not None
+    attempt = run.rounds.attempt
+    assert attempt is not None
+    awaits = AwaitedRanks(ranks=[*ranks], seconds=run.state.now)
+    return InnerExchangeReport(
+        round=1, epoch=attempt.epoch, entered=0, waits=run.state.now, awaits=awaits
+    )
+
+
+def beat(run: TrainingRun, peer: Peer, *, lacks: str, call: Any = "forming") -> None:
+    """A member is where a group of a, b and c is formed, since the beginning."""
+    meeting = waits(run, *map("abc".index, lacks))
+    if not lacks:
+        alone = run.state.now if call in ("forming", "exchange") else None
+        meeting = meeting.model_copy(update={"awaits": None, "alone": alone})
+    at = Whereabouts(call=call, steps=0, since=run.state.now)
+    run.step(Received(peer, Heartbeat(meeting=meeting, at=at)), run.state.now)
+
+
+def test_who_hangs_where_a_group_is_formed_goes_as_soon_as_a_step_is_late() -> None:
+    run, peers, _ = in_a_round(*"abc")
+    effects: list[Effect] = []
+    for now in range(1, 14):
+        for name in "abc":
+            run.state.now = float(now)
+            beat(run, peers[name], lacks="" if name == "b" else "b")
+        effects = run.step(Tick(), float(now))
+        if "stalled" in kinds(effects):
+            break
+    assert run.state.now == 10.0
+    (why,) = [e.text for e in effects if isinstance(e, Log) and "left" in e.text]
+    assert "2 others waited for it in vain: for 10.0 s it is in 'forming'" in why
+
+
+@pytest.mark.parametrize("call", ["restoring", "step"])
+def test_who_comes_late_to_its_group_since_it_takes_a_state_stays(call: Any) -> None:
+    run, peers, _ = in_a_round(*"abc")
+    for now in range(1, 50):
+        run.state.now = float(now)
+        beat(run, peers["a"], lacks="b")
+        beat(run, peers["c"], lacks="b")
+        beat(run, peers["b"], lacks="", call=call)
+        assert "stalled" not in kinds(run.step(Tick(), float(now)))
+
+
+def test_whom_all_that_failed_lack_goes_at_once_if_it_says_nothing() -> None:
+    """As after a wait that is given up before a step is late."""
+    run, peers, _ = in_a_round(*"abc")
+    run.state.now = 12.0
+    for name in "ac":
+        said = GroupFailed(round=1, epoch=waits(run).epoch, reason="late", lost=[1])
+        run.step(Received(peers[name], said), 12.0)
+    effects: list[Effect] = []
+    for late in range(8):
+        beat(run, peers["b"], lacks="")
+        rest = Heartbeat(at=Whereabouts(call="waiting", steps=0, since=0.3 * late))
+        run.step(Received(peers["a"], rest), run.state.now)
+        run.step(Received(peers["c"], rest), run.state.now)
+        effects += run.step(Tick(), 12.0 + 0.3 * late)
+    ended = [
+        e.connection
+        for e in effects
+        if isinstance(e, Send) and isinstance(e.message, Stalled)
+    ]
+    assert ended == [peers["b"]]
+    assert set(run.state.roster) == {run.state.roster["a"], run.state.roster["c"]}
 
 
 def test_a_shepherd_that_starts_again_knows_what_a_step_took() -> None:

@@ -63,7 +63,7 @@ MESSAGES = [
     messages.Push(turn=7, seconds=0.5),
     messages.Commit(round=1, epoch=1, digest="a" * 64, validate_share=(0, 2)),
     messages.Validated(round=1, loss_sum=3.0, batches=2),
-    messages.GroupFailed(round=1, epoch=1, reason="lost", lost=2),
+    messages.GroupFailed(round=1, epoch=1, reason="lost", lost=[2, 5]),
     messages.Heartbeat(
         meeting=messages.InnerExchangeReport(round=1, epoch=1, entered=2, waits=0.5)
     ),

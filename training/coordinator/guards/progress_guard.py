@@ -28,7 +28,6 @@ LEAST_SECONDS = 10.0
 TIMES = 10.0
 FIRST_SECONDS = 600.0
 _ROUNDS = 16
-_WITH_OTHERS = ("exchange", "forming")
 _MINUTE = 60.0
 _ABOUT = {"loading": 60 * _MINUTE, "restoring": 60 * _MINUTE, "validating": _MINUTE}
 """The least seconds for other work of a member, which comes before a message.
@@ -64,8 +63,6 @@ class Pace:
     def limit(self) -> float:
         """The seconds within which a step must be made."""
         known, call = self._known, None if self.at is None else self.at.call
-        if call == "forming" and self.behind:
-            call = "restoring"  # others may have formed it, and held the state before
         if call in _ABOUT:
             return max(_ABOUT[call], TIMES * (known or 0.0))
         if known is None and self.idle:
@@ -91,7 +88,7 @@ class Pace:
         """Whether it does nothing for its newest message, by its whereabouts."""
         if self.at is None or self.at.call == "waiting":
             return True
-        return self.at.call in _WITH_OTHERS and not self._joined
+        return self.at.with_others and not self._joined
 
     def ordered(self, now: float) -> None:
         """A message was sent to it, which ends its earlier wait."""
@@ -100,7 +97,7 @@ class Pace:
     def heard(self, at: Whereabouts, now: float) -> None:
         """Note its whereabouts; a further step, or a wait for others, is progress."""
         newest = now - _DRIFT * at.since >= self._ordered
-        self._joined = newest and at.call in _WITH_OTHERS and not self.behind
+        self._joined = newest and at.with_others and not self.behind
         if self._away is not None and now - _DRIFT * at.since >= self._away:
             self._away = None
         if at.steps > 0 == self._steps and self._since is not None:
@@ -108,6 +105,10 @@ class Pace:
         if at.steps != self._steps or self._joined:
             self._since, self._steps = now, at.steps
         self.at = at
+
+    def within(self, seconds: float) -> bool:
+        """Whether it is with others, as it says, for as long as that."""
+        return self.at is not None and self.at.with_others and self.at.since >= seconds
 
     @property
     def away(self) -> bool:
