@@ -39,7 +39,7 @@ class AwaitedRanks:
 
     @classmethod
     def by(cls, operations: Sequence[Operation]) -> Self | None:
-        """The awaited ranks of the first operation that lacks some; None without any."""
+        """The ranks that the first operation with missing ones waits for, or None."""
         for operation in operations:
             if missing := operation.missing:
                 since = operation.timing.posted
