@@ -20,7 +20,10 @@ PASSES: dict[str, str] = {
         "pcp.passes.collectives.lower_to_stablehlo_collectives:LowerToStablehloCollectives"
     ),
     "pcp-verify-inplace": "pcp.passes.verify.verify_inplace:VerifyInplace",
-    "pcp-protect-arguments": "pcp.passes.legalize.protect_arguments:ProtectArguments",
+    "pcp-keep-carries": "pcp.passes.legalize.ownership.keep_carries:KeepCarries",
+    "pcp-protect-arguments": (
+        "pcp.passes.legalize.ownership.protect_arguments:ProtectArguments"
+    ),
     "pcp-accumulate": "pcp.passes.training.accumulate:Accumulate",
     "pcp-expand-training": "pcp.passes.training.expand_training:ExpandTraining",
     "pcp-share-functions": "pcp.passes.simplify.share_functions:ShareFunctions",

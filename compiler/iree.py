@@ -23,6 +23,7 @@ from weakref import WeakSet
 from pcp.compiler import fences
 from pcp.errors import CompileError, MissingPackage, install
 from pcp.passes.kernels import objects
+from pcp.passes.legalize.ownership import keep_carries
 
 PACKAGE = "iree-base-compiler"
 MAX_MESSAGE = 300  # characters of an error that a person reads
@@ -47,6 +48,10 @@ COMMON_FLAGS = (
 DIRECT = ("--iree-hal-indirect-command-buffers=false",)
 IN_PLACE = ("--iree-opt-const-expr-hoisting=false",)
 
+# Where `pcp-keep-carries` has said of one tensor where it lies, IREE finds out what
+# that says of others, an op at a time, and gives up after 128.
+FAR = ("--iree-stream-affinity-solver-max-iterations=1000000",)
+
 # IREE makes one dispatch of two values of which a loop reads one and ops before the
 # loop, in their turn, the other: it finds no order then ("circular dependency"; QR of
 # complex64, the gradient of the exponential integral). Where it says so, what several
@@ -60,7 +65,8 @@ def common_flags(text: str) -> tuple[str, ...]:
     """The flags that a program is compiled with for every target."""
     if not _BRANCHES.search(text):
         return COMMON_FLAGS
-    return COMMON_FLAGS + DIRECT + IN_PLACE
+    placed = FAR if keep_carries.TRANSFER in text else ()
+    return COMMON_FLAGS + DIRECT + IN_PLACE + placed
 
 
 _ERROR = re.compile(r"^((?P<where>.+?:\d+:\d+|[^:\s]+): )?error: (?P<what>.*)$")

@@ -109,6 +109,7 @@ _BORDER = (
     "pcp-share-functions",
     "pcp-lower-to-runtime",
     "pcp-split-functions",
+    "pcp-keep-carries",
     "pcp-protect-arguments",
 )
 

@@ -8,15 +8,17 @@ another one, which is held from that submission's first op to the end of the las
 that reads any of it. What updates a part of a tensor takes that tensor's memory, where
 nothing reads it afterwards.
 
-A loop holds its carries twice: those that a round reads, and those that it makes. What
-it begins with is free after the first round, if nothing else of its allocation is read
-behind the loop.
+A loop holds twice the carries that each round makes anew: those that a round reads, and
+those that it makes. What it begins with is free after the first round, if nothing else
+of its allocation is read behind the loop. Stacks that a loop fills lie in one place
+(`in_place`).
 """
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
+from pcp.passes.analysis.in_place import stacks_of
 from pcp.passes.analysis.packing import Life, aligned, packed
 from pcp.passes.analysis.storage import (
     FREE,
@@ -194,12 +196,20 @@ def _inside(whole: StorageGraph, step: StorageStep) -> int:
     if op is None or op.name not in CONTROL_FLOW:
         return 0
     if step.node not in whole.inside:
-        branch = op.name != "stablehlo.while"
         blocks = [block_of(op, i) for i in range(len(op.regions))]
-        own = [returned(b).operands if branch else () for b in blocks]
-        held = map(temporary_bytes, blocks, own)
+        held = map(temporary_bytes, blocks, (_placed(op, b) for b in blocks))
         whole.inside[step.node] = max(held)
     return whole.inside[step.node]
+
+
+def _placed(op: ir.Operation, block: ir.Block) -> list[Value]:
+    """What a region gives that lies where a branch's result or a loop's carry does."""
+    found = list(returned(block).operands)
+    if op.name != "stablehlo.while":
+        return found
+    if block != block_of(op, 1):
+        return []
+    return [found[place] for place in stacks_of(op)]
 
 
 def temporary_bytes(

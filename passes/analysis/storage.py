@@ -14,6 +14,7 @@ from pcp.dialect.attributes import Future
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo import element_type, shape_of
 from pcp.passes.analysis.cost import flops, size_bytes, update_of
+from pcp.passes.analysis.in_place import stacks_of
 from pcp.passes.analysis.loops import invariant, is_scalar_integer
 from pcp.passes.analysis.scratch import scratch_bytes
 from pcp.passes.core.elementwise import ELEMENTWISE
@@ -100,6 +101,8 @@ class StorageNode:
     def replaced(self) -> dict[int, int]:
         """The results that can take an operand's memory, each with its place."""
         places = range(len(self.results))
+        if self.op.name == "stablehlo.while":
+            return {i: i for i in stacks_of(self.op)}
         return {i: i for i in places if update_of(self.op, i) is not None}
 
     @cached_property
@@ -107,7 +110,8 @@ class StorageNode:
         """The places of the operands that a loop begins with, and makes anew."""
         if self.op.name != "stablehlo.while":
             return frozenset()
-        return frozenset(range(len(self.results))) - self.handed_on.keys()
+        kept = self.handed_on.keys() | self.replaced.keys()
+        return frozenset(range(len(self.results))) - kept
 
 
 @dataclass

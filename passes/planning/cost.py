@@ -23,6 +23,7 @@ from pcp.passes.analysis.cost import (
     update_of,
     written_bytes,
 )
+from pcp.passes.analysis.in_place import stacks_of
 from pcp.passes.analysis.loops import trips
 from pcp.passes.analysis.memory import exchanges
 from pcp.passes.analysis.storage import Storage
@@ -140,24 +141,27 @@ def op_seconds(op: ir.Operation, stored: Stored, device: Device) -> float:
 def _copied_bytes(op: ir.Operation, index: int, stored: Stored) -> int:
     """What an update makes first of a tensor that it cannot change in place.
 
-    Another op reads that, too, or it is no more than a constant or a map, or what a
-    loop carries: IREE makes a loop's new carries beside the old ones in every round.
+    Another op reads that, too, or it is no more than a constant or a map, or a carry
+    that does not stay where it is: IREE copies these in every round.
     """
     if (update := update_of(op, index)) is None:
         return 0
     operand, whole = op.operands[index], size_bytes(op.results[index])
-    if _is_carry(operand):
-        return 2 * whole
+    if (loop := _carrier(operand)) is not None:
+        place = ir.BlockArgument(operand).arg_number
+        return 0 if place in stacks_of(loop) else 2 * whole
     if operand not in stored:
         return whole - size_bytes(update)
     alone = sum(1 for _ in operand.uses) == 1
     return 0 if alone else 2 * whole
 
 
-def _is_carry(value: ir.Value) -> bool:
-    """Whether a loop's body is given it."""
+def _carrier(value: ir.Value) -> ir.Operation | None:
+    """The loop whose body is given it."""
     block = value.owner
-    return isinstance(block, ir.Block) and block.owner.name == "stablehlo.while"
+    if isinstance(block, ir.Block) and block.owner.name == "stablehlo.while":
+        return block.owner.operation
+    return None
 
 
 # --- a block ---

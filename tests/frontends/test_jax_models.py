@@ -1,6 +1,7 @@
 """Models of flax, equinox and haiku, with their own split: JAX's loss and gradients."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,8 +12,11 @@ import pytest
 import pcp
 from pcp.dialect.bindings import ir
 from pcp.errors import UsageError
+from pcp.frontends.jax import path_of
 from pcp.frontends.signature import arguments_of, results_of
 from pcp.runtime.program.executor import Program
+from pcp.training.storage import checkpoint
+from pcp.training.trainer.step_loop import Steps
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((4, 6, 8), np.float32)
@@ -42,8 +46,6 @@ def run(module: ir.Module, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def flat(tree: Any, root: str) -> dict[str, Any]:
     """The leaves of nested dicts by their paths."""
-    from pcp.frontends.jax import path_of
-
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {f"{root}.{path_of(path)}": leaf for path, leaf in leaves}
 
@@ -63,8 +65,8 @@ def roles(module: ir.Module) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.slow  # that of nnx stays
-def test_a_transformer_of_linen() -> None:
+def linen_block() -> Any:
+    """A transformer of linen, with statistics of batch norm."""
     linen = pytest.importorskip("flax.linen")
 
     class Block(linen.Module):
@@ -75,7 +77,12 @@ def test_a_transformer_of_linen() -> None:
             y = linen.BatchNorm(use_running_average=False)(x)
             return x + linen.Dense(8)(linen.gelu(linen.Dense(16)(y)))
 
-    model = Block()
+    return Block()
+
+
+@pytest.mark.slow  # that of nnx stays
+def test_a_transformer_of_linen() -> None:
+    model = linen_block()
     variables = model.init(jax.random.key(0), X)
     module = pcp.from_flax(model, variables, loss, X, Y, mutable=["batch_stats"])
     stats = flat({"batch_stats": variables["batch_stats"]}, "state")
@@ -94,6 +101,98 @@ def test_a_transformer_of_linen() -> None:
     (value, new), grads = jax.value_and_grad(theirs, has_aux=True)(variables["params"])
     wanted = {"loss": value, **flat(new, "state"), **flat(grads, "params")}
     check(run(module, {**params, **stats, "x": X, "y": Y}), wanted)
+
+
+Case = tuple[ir.Module, Any, Any, Callable[[Any, Any], tuple[Any, Any]]]
+"""A program, parameters and state of the framework, and its loss with the new state."""
+
+
+def _linen() -> Case:
+    model = linen_block()
+    variables = model.init(jax.random.key(0), X)
+    module = pcp.from_flax(model, variables, loss, X, Y, mutable=["batch_stats"])
+
+    def theirs(params: Any, state: Any) -> Any:
+        made, new = model.apply({"params": params, **state}, X, mutable=["batch_stats"])
+        return jnp.square(made - Y).mean(), new
+
+    state = {"batch_stats": variables["batch_stats"]}
+    return module, variables["params"], state, theirs
+
+
+def _nnx() -> Case:
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Block(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.norm = nnx.LayerNorm(8, rngs=rngs)
+            self.mix = nnx.MultiHeadAttention(2, 8, rngs=rngs, decode=False)
+            self.up = nnx.Linear(8, 16, rngs=rngs)
+            self.down = nnx.Linear(16, 8, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            x = x + self.mix(self.norm(x))
+            return x + self.down(jax.nn.gelu(self.up(x)))
+
+    model = Block(nnx.Rngs(0))
+    module = pcp.from_nnx(model, loss, X, Y)
+    graph, first, rest = nnx.split(model, nnx.Param, ...)
+
+    def theirs(params: Any, _: Any) -> Any:
+        filled = jax.tree.map(lambda x: x, first)
+        nnx.replace_by_pure_dict(filled, params)
+        return loss(nnx.merge(graph, filled, rest), X, Y), {}
+
+    return module, nnx.to_pure_dict(first), {}, theirs
+
+
+def _equinox() -> Case:
+    eqx = pytest.importorskip("equinox")
+    model = eqx.nn.MLP(8, 8, 16, 2, key=jax.random.key(0))
+    params, static = eqx.partition(model, eqx.is_inexact_array)
+
+    def batched(model: Any, x: Any, y: Any) -> Any:
+        return loss(jax.vmap(jax.vmap(model)), x, y)
+
+    def theirs(params: Any, _: Any) -> Any:
+        return batched(eqx.combine(params, static), X, Y), {}
+
+    return pcp.from_equinox(model, batched, X, Y), params, {}, theirs
+
+
+@pytest.mark.slow  # it compiles three training programs; their gradients are above
+@pytest.mark.parametrize("case", [_linen, _nnx, _equinox])
+def test_five_steps_are_optaxs_and_what_is_saved_is_read(
+    case: Callable[[], Case], tmp_path: Path
+) -> None:
+    optax = pytest.importorskip("optax")
+    module, params, state, theirs = case()
+    optimizer = "adamw{lr=0.001,weight_decay=0.1}"
+    bundle = pcp.compile(
+        module, ["cpu:host"], mode="train", optimizer=optimizer, algorithm="none"
+    )
+    given = flat(params, "params") | flat(state, "state")
+    tx = optax.adamw(1e-3, weight_decay=0.1)
+    kept = tx.init(params)
+    gradient = jax.value_and_grad(theirs, has_aux=True)
+    with Program.load(bundle, device="local-sync") as program:
+        steps = Steps(program, bundle.manifest)
+        steps.start(0, {name: np.asarray(value) for name, value in given.items()})
+        for step in range(5):
+            found = float(steps.step({"x": X, "y": Y}))
+            (value, state), grads = gradient(params, state)
+            updates, kept = tx.update(grads, kept, params)
+            params = optax.apply_updates(params, updates)
+            assert found == pytest.approx(float(value), rel=1e-4), f"step {step}"
+        held = {n: np.array(a) for (_, n), a in steps.held("param").items()}
+        last = float(steps.step({"x": X, "y": Y}))
+        steps.close()
+    saved = checkpoint.save(tmp_path, checkpoint.Checkpoint(1, held, {}))
+    read = checkpoint.load(saved).parameters
+    filled = jax.tree_util.tree_map_with_path(
+        lambda path, _: jnp.asarray(read[f"params.{path_of(path)}"]), params
+    )
+    assert last == pytest.approx(float(theirs(filled, state)[0]), rel=1e-5)
 
 
 def test_collections_that_are_not_written_are_frozen() -> None:

@@ -27,6 +27,7 @@ STATUS = {
     "workers": [
         {
             "index": 0,
+            "address": "10.0.0.7:4411",
             "target": "cpu",
             "device": "local-task",
             "state": "ready",
@@ -67,7 +68,7 @@ def test_the_table_shows_the_newest_state():
         dashboard.close()
     text = io.StringIO()
     Console(file=text, width=160).print(dashboard.picture())
-    for words in ("round 3/10", "validation loss 2.2500", "local-task", "connected"):
+    for words in ("round 3/10", "loss 2.2500", "local-task", "connected", "10.0.0.7"):
         assert words in text.getvalue()
     assert "about 21 s left  saving a checkpoint" in text.getvalue()
 

@@ -141,8 +141,9 @@ def _of_worker(row: Mapping[str, Any]) -> list[str]:
     """A worker; an island with a line for each of its ranks."""
     held = "-" if row["round"] is None else row["round"]
     ranks = row.get("ranks", ())
-    where = f"island of {len(ranks)}" if ranks else f"on {row['device']}"
-    said = f"worker   {row['index']} {row['target']} {where}: {row['state']}"
+    runs = f"island of {len(ranks)}" if ranks else f"on {row['device']}"
+    where = f"{row['index']} at {row['address']}, {row['target']} {runs}"
+    said = f"worker   {where}: {row['state']}"
     first = f"{said}, round {held}, heard {row['silent_seconds']} s ago"
     return [first, *(f"  rank {at} {_of_rank(r)}" for at, r in enumerate(ranks))]
 
@@ -164,6 +165,10 @@ def lines(values: Mapping[str, Any]) -> list[str]:
     known = values.get("metrics", {}).items()
     head += [f"metric   {name} {float(value):.6g}" for name, value in known]
     workers = [line for row in values["workers"] for line in _of_worker(row)]
+    workers += [
+        f"absent   {row['index']} at {row['address']}: {row['left']}"
+        for row in values.get("absent", ())
+    ]
     alone = values.get("waiting", ())
     workers += [f"waiting  {_of_rank(rank)}, in no island" for rank in alone]
     if values.get("checkpoint"):

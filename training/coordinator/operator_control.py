@@ -102,12 +102,11 @@ class OperatorControl:
         staying = [m for m in run.roster.ready() if m is not member]
         if not [m for m in staying if m.name not in run.draining]:
             raise ConfigError(
-                f"worker {member.index} is the last one that trains; to end the run "
-                "say `cancel`"
+                f"{member.who} is the last one that trains; to end the run say `cancel`"
             )
         self._write("drain", worker=member.name)
         run.draining.add(member.name)
-        return f"worker {member.index} leaves after this round"
+        return f"{member.who} leaves after this round"
 
     def _member(self, index: int | None) -> Member:
         for member in self._run.roster:

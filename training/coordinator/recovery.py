@@ -67,7 +67,7 @@ class Recovery:
             return  # sent before its connection broke: its Hello is newer
         if not run.holds(message.round, message.digest):
             run.log(
-                f"worker {member.index} holds a state of round {message.round} that "
+                f"{member.who} holds a state of round {message.round} that "
                 "this run has left: it takes another"
             )
             self._holds_nothing(member)

@@ -57,6 +57,11 @@ class Member:
         """The address at which its peers reach it."""
         return self.hello.address
 
+    @property
+    def who(self) -> str:
+        """The worker for a reader: its number, and where it is."""
+        return f"worker {self.index} at {self.address}"
+
     def measured(self, steps: int, seconds: float) -> None:
         """Note that it made `steps` inner steps in `seconds`."""
         now = steps / max(seconds, 1e-6)

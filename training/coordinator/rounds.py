@@ -251,7 +251,7 @@ class Rounds(ProgressPolicy):
 
     def _who(self, name: str) -> str:
         roster = self._run.roster
-        return f"worker {roster[name].index} ({name})" if name in roster else name
+        return f"{roster[name].who} ({name})" if name in roster else name
 
     def _on_heartbeat(self, member: Member, message: Heartbeat) -> None:
         """A member may say how far it is in a round: whom others wait for is known."""
@@ -271,7 +271,7 @@ class Rounds(ProgressPolicy):
         attempt = self.attempt
         if attempt is None or not self._current(message):
             return
-        self._run.log(f"worker {member.index}: {message.reason}")
+        self._run.log(f"{member.who}: {message.reason}")
         if attempt.failed_at is None:
             attempt.failed_at = self._run.now
         self._accuse(member, attempt, message)

@@ -273,7 +273,7 @@ class SynchronousRounds(Rounds):
             member = run.roster[name]
             steps = attempt.steps(name, self.pool.quantum)
             member.measured(steps, now - attempt.began)  # its speed is below this
-            run.log(f"worker {member.index} is left out: {why}")
+            run.log(f"{member.who} is left out: {why}")
             if self._late.counts:
                 self._late.keep(attempt, name)
             else:

@@ -245,7 +245,7 @@ class TrainingRun:
         if hello.worker in state.roster:
             self._drop(state.roster[hello.worker], "connected again")
         member = state.roster.add(connection, hello, state.now)
-        state.log(f"worker {member.index} ({hello.target}, {hello.device}) connected")
+        state.log(f"{member.who} ({hello.target}, {hello.device}) connected")
         state.do(Compile(connection, hello.target))
 
     def _on_lost(self, event: Lost) -> None:
@@ -257,7 +257,7 @@ class TrainingRun:
             self.loop.rounds.drop(member, reason)
             return
         self.state.remove(member, reason)
-        self.state.log(f"worker {member.index} left: {reason}")
+        self.state.log(f"{member.who} left: {reason}")
 
     # Programs ------------------------------------------------------------------------
 

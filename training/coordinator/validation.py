@@ -70,7 +70,7 @@ class Validation:
             self._settle(name)
 
     def _tell(self, name: str, loss: float) -> None:
-        who = f"worker {self._run.roster[name].index} ({name})"
+        who = f"{self._run.roster[name].who} ({name})"
         line = f"{who}: validation loss is {loss} after round {self._round}"
         self.nonfinite.append(line)
         self._run.log(line)

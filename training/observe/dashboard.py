@@ -134,17 +134,22 @@ class Dashboard(NullObserver):
 
         values = self._values
         table = Table(expand=True)
-        for title in ("worker", "device", "state", "round", "last heard"):
+        for title in ("worker", "address", "device", "state", "round", "last heard"):
             table.add_column(title)
         for w in values.get("workers", ()):
             ranks = len(w.get("ranks", ()))
             table.add_row(
                 str(w["index"]),
+                w["address"],
                 f"{w['target']} {w['device']}" + (f" x {ranks}" if ranks else ""),
                 w["state"],
                 "-" if w["round"] is None else str(w["round"]),
                 f"{w['silent_seconds']:.1f} s",
             )
+        for w in values.get("absent", ()):
+            device = f"{w['target']} {w['device']}"
+            gone = Text(f"left: {w['left']}", style="red")
+            table.add_row(str(w["index"]), w["address"], device, gone, "-", "-")
         done = values.get("round", 0)
         saving = "  saving a checkpoint" if values.get("saving") else ""
         parts = [

@@ -178,7 +178,8 @@ class Connection:
         if not self._over.is_set():
             self._over.set()
             if not self._leaving:
-                self._events.put(Lost(self, reason))
+                # Its worker is known by the address at which its peers reach it.
+                self._events.put(Lost(self, reason.replace(self.peer, "it")))
         if close:
             self._channel.close()
             self._wake_writer()

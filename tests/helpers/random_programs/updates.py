@@ -77,6 +77,52 @@ def looped(p: Updates) -> Value:
     return made.results[1]
 
 
+def filled(p: Updates, row_of_another: bool = False) -> Value:
+    """One to three stacks that a loop fills, each round a row: of what it carries,
+    or with the old row to that, too. They may begin with one tensor.
+
+    With `row_of_another` some only nearly so: see the words below.
+    """
+    rng, i32 = p.rng, p.position.type
+    type_ = hlo.tensor(CACHE, ir.F32Type.get())
+    first = rng.choice((p.shaped(CACHE), hlo.zeros(type_), hlo.constant(2, type_)))
+    starts = [first, *(rng.choice((first, p.shaped(CACHE))) for _ in range(2))]
+    starts = starts[: rng.randrange(1, 4)]
+    near = ("nothing", "its row", *(["another"] if row_of_another else []))
+    reads = [rng.choice(near) for _ in starts]
+    row = hlo.reshape(p.shaped((4,)), (1, 4))
+    last, shift = CACHE[0] - 1, rng.choice((0, 2))
+    rounds = rng.choice((last, last + 1)) if row_of_another else last + 1
+    bound = hlo.constant(rounds, i32)
+    types = [i32, row.type, *(x.type for x in starts)]
+    made = hlo.op("while", [hlo.zeros(i32), row, *starts], types, regions=2)
+    hlo.body(made, types, lambda k, *_: hlo.compare("LT", k, bound))
+
+    def body(k: Value, x: Value, *stacks: Value) -> list[Value]:
+        zero, more = hlo.zeros(i32), hlo.add(k, hlo.constant(shift, i32))
+        down = hlo.subtract(hlo.constant(last, i32), k)
+        at = [down, zero]
+        if shift:
+            over = hlo.compare("GT", more, hlo.constant(last, i32), "SIGNED")
+            less = hlo.subtract(more, hlo.constant(last + 1, i32))
+            at = [hlo.select(over, less, more), zero]
+        new = []
+        for stack, read in zip(stacks, reads, strict=True):
+            own = {"its row": at, "another": [zero, zero]}.get(read)
+            old = hlo.dynamic_slice(stack, own, (1, 4)) if own else row
+            new.append(hlo.dynamic_update_slice(stack, hlo.add(x, old), at))
+        return [hlo.add(k, hlo.constant(1, i32)), hlo.add(x, row), *new]
+
+    hlo.body(made, types, body, region=1)
+    p.values += list(made.results)[3:]
+    return made.results[2]
+
+
+def nearly_filled(p: Updates) -> Value:
+    """Stacks of which a row stays as it was, or a round reads another row, or not."""
+    return filled(p, row_of_another=True)
+
+
 def branched(p: Updates) -> Value:
     """A cache as it was, or with rows written, as the caller says."""
     cache, rows, i32 = p.shaped(CACHE), p.shaped(ROWS), p.position.type
@@ -105,12 +151,20 @@ def _turned(x: Value) -> list[int]:
 
 OPS = (
     *(written, written, written, scattered, scattered, looped, branched),
-    *(alias, alias, ops.dot),
+    *(alias, alias, ops.dot, nearly_filled),
     *(ops.unary, ops.binary, ops.scaled, ops.slice_),
     *(ops.reduce, ops.masked),
 )
 
 
+FILLING = (
+    *(filled, filled, filled, alias, alias, ops.dot, ops.unary),
+    *(ops.binary, ops.binary, ops.scaled, ops.slice_, ops.reduce, ops.masked),
+)
+"""Ops of programs that write into nothing but stacks that loops fill."""
+
+
+Kinds = Sequence[Callable[[Updates], Value | None]]
 Results = Sequence[Value]
 Finish = Callable[[Results], Results]
 
@@ -121,8 +175,12 @@ def program(
     *,
     named: bool = False,
     finish: Finish = lambda results: results,
+    kinds: Kinds = OPS,
 ) -> str:
-    """A function's text; `named` makes its first argument and a result one tensor."""
+    """A function's text; `named` makes its first argument and a result one tensor.
+
+    `kinds` are the ops to draw from; the first of them makes the first result.
+    """
     rng = random.Random(seed)
     with make_context(), ir.Location.unknown():
         module = ir.Module.create()
@@ -141,7 +199,9 @@ def program(
         places = [ir.Location.unknown()] * len(types)
         block = function.regions[0].blocks.append(*types, arg_locs=places)
         with ir.InsertionPoint(block):
-            grown = _grown(Updates(rng, block.arguments[:-1], block.arguments[-1]))
+            grown = _grown(
+                Updates(rng, block.arguments[:-1], block.arguments[-1]), kinds
+            )
             results = finish(grown)
             hlo.op("func.return", results, [])
         whole = ir.FunctionType.get(types, [v.type for v in results])
@@ -183,13 +243,13 @@ def spread(seed: int, name: str = "main") -> str:
     return text
 
 
-def _grown(p: Updates) -> list[Value]:
+def _grown(p: Updates, kinds: Kinds) -> list[Value]:
     """Three to eight ops; results may be arguments, and one value several times."""
     for _ in range(p.rng.randrange(3, 9)):
-        made = p.rng.choice(OPS)(p)
+        made = p.rng.choice(kinds)(p)
         if made is not None:
             p.values.append(made)
-    results = [written(p)]
+    results = [kinds[0](p)]
     results += [p.rng.choice(p.values) for _ in range(p.rng.randrange(1, 5))]
     results += [p.rng.choice(results)] if p.rng.random() < 0.3 else []
     return results

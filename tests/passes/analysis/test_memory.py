@@ -149,8 +149,8 @@ LOOP = f"""
   }}"""
 
 MORE = {
-    # Four rows and what is carried, twice; the weight goes through as it is.
-    "a loop holds its carries twice": (LOOP, "%r#2", (4 + 4 + 1 + 1) * SIZE + 64),
+    # Four rows in their place, and what is made anew, twice; the weight goes through.
+    "a loop holds twice what it makes anew": (LOOP, "%r#2", (4 + 1 + 1) * SIZE + 64),
     # Rows of a stack are read where they lie: only the products have memory.
     "rows of a stack": (
         LOOP
@@ -159,7 +159,7 @@ MORE = {
   %p = stablehlo.reshape %q : ({ROW}) -> {T}
   %y = stablehlo.dot_general %p, %b, {DOT}""",
         "%y",
-        (4 + 4 + 1 + 1) * SIZE + 64,
+        (4 + 1 + 1) * SIZE + 64,
     ),
     # Written into the product's memory, which nothing reads any more.
     "an update in place": (
@@ -208,13 +208,13 @@ MORE = {
         "%y",
         SIZE + aligned(4 * 258 * 258) + aligned(4 * 3 * 3),
     ),
-    # What it begins with lies in one allocation with `%c`, which is read behind it.
-    "a loop's beginning that lasts": (
+    # `%c` is read behind the loop.
+    "a loop behind a product that lasts": (
         f"%c = stablehlo.dot_general %a, %b, {DOT}"
         + LOOP
         + f"\n%y = stablehlo.dot_general %r#2, %c, {DOT}",
         "%y",
-        (1 + 4 + 4 + 4 + 1 + 1) * SIZE + 64,
+        (1 + 4 + 1 + 1) * SIZE + 64,
     ),
     "a constant that is returned": (
         f"%y = stablehlo.constant dense<1.0> : {T}",

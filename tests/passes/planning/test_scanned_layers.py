@@ -1,7 +1,10 @@
 """Layers written out, as a scan and as a counted `while` are one model.
 
-Its forward is judged alike in all spellings. A loop's gradient has besides what IREE
-copies in every round: stacks of residuals, and of gradients where weights are stacked.
+Their forward is judged alike in all spellings, and so is the time of their gradient:
+stacks of residuals, and of gradients where weights are stacked, are written in place.
+What a gradient holds is another matter: a loop keeps a stack of each residual, where
+layers written out share what one gives and the next one takes. That this is judged
+right is for `test_memory_on_iree.py` to say.
 """
 
 from collections.abc import Callable
@@ -16,14 +19,10 @@ import numpy as np
 import pytest
 
 from pcp.compiler.catalog import pipeline
-from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.passes.analysis.cluster import Device
-from pcp.passes.analysis.cost import size_bytes
-from pcp.passes.analysis.loops import repeats
 from pcp.passes.analysis.memory import temporary_bytes
 from pcp.passes.core.functions import find
-from pcp.passes.core.rewriting import operations
 from pcp.passes.core.walk import block_of
 from pcp.passes.planning.cost import PlannedMember, block_cost
 from pcp.passes.sharding.inline_calls import inline_calls
@@ -76,12 +75,11 @@ SPELLINGS = ("written out", "scan", "while")
 
 @dataclass(frozen=True)
 class Judged:
-    """Seconds and bytes of a loss, seconds of its gradient; what the loops copy."""
+    """Seconds and bytes of a loss, seconds of its gradient."""
 
     seconds: float
     bytes: int
     gradient: float
-    copies: float
 
 
 @cache
@@ -101,19 +99,7 @@ def judged(name: str, spelling: str) -> Judged:
         member = PlannedMember.alone(DEVICE)
         blocks = [block_of(function, 0) for function in (main, gradient)]
         first, second = (block_cost(block, member).compute for block in blocks)
-        held = temporary_bytes(blocks[0])
-        return Judged(first, held, second, copied(gradient) / DEVICE.membw)
-
-
-def copied(gradient: ir.Operation) -> float:
-    """Bytes read and written of the stacks that rounds of loops change a row of."""
-    updates = [
-        op
-        for op in operations(gradient)
-        if op.name == "stablehlo.dynamic_update_slice"
-        and op.parent.name == "stablehlo.while"
-    ]
-    return sum(2 * size_bytes(op.results[0]) * repeats(op) for op in updates)
+        return Judged(first, temporary_bytes(blocks[0]), second)
 
 
 def arguments(name: str) -> tuple[dict[str, Any], Any]:
@@ -164,10 +150,8 @@ def test_a_loop_is_judged_as_its_layers_written_out(name: str, spelling: str) ->
 
 @pytest.mark.parametrize("spelling", SPELLINGS[1:])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_loops_gradient_costs_its_copies_besides(name: str, spelling: str) -> None:
+def test_a_loops_gradient_is_judged_as_that_of_its_layers(
+    name: str, spelling: str
+) -> None:
     loop, written_out = judged(name, spelling), judged(name, "written out")
-    assert written_out.copies == 0 < loop.copies
-    work = loop.gradient - loop.copies
-    assert work == pytest.approx(written_out.gradient, rel=NEAR)
-    scanned = judged(name, "scan")
-    assert loop.gradient == pytest.approx(scanned.gradient, rel=NEAR)
+    assert loop.gradient == pytest.approx(written_out.gradient, rel=NEAR)

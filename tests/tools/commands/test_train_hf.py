@@ -136,6 +136,26 @@ def test_an_adapter_is_trained_and_peft_reads_it(here: Path, more: str) -> None:
     assert rounds[0].loss_first == pytest.approx(first_loss(loaded, run), rel=1e-5)
 
 
+@pytest.mark.slow  # two runs of a small model
+def test_an_island_trains_magnitudes_as_one_process_does(here: Path) -> None:
+    """Cut with the outputs of their matrices, which are cut too."""
+    prepare(here, SMALL, **LORA | {"lora": LORA["lora"] + ",dora=true"})
+    cut = {"weight": [[], ["tp"]], "lora_magnitude_vector": [["tp"]]}
+    tensors = {f"*.c_attn.{name}": dims for name, dims in cut.items()}
+    Path("cut.json").write_text(json.dumps({"tensors": tensors}))
+    keys = json.loads(Path("x.json").read_text())
+    Path("y.json").write_text(json.dumps(keys | {"sharding": "cut.json"}))
+    saved = {}
+    for name, flags in (("x", "--workers 1"), ("y", "--islands 1 --mesh tp=2")):
+        line = f"train {name}.json --hf gpt2 --run {name} {flags}"
+        assert main([*line.split(), *SIZE]) == 0
+        saved[name] = checkpoint.load(f"{name}/checkpoints/round_00000002").parameters
+    noted = json.loads(Path("y/checkpoints/round_00000002/state.json").read_text())
+    assert any("magnitude" in name for _, name, *_ in noted["parts"]["cut"])
+    for name, array in saved["x"].items():
+        np.testing.assert_allclose(saved["y"][name], array, atol=1e-6, err_msg=name)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_an_adapter_of_a_gpt2_of_124_million_is_small(here: Path) -> None:

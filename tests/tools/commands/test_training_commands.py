@@ -27,7 +27,7 @@ from pcp.tools.support import training_job as jobs
 from pcp.training.config.experiment_file import (
     parse,
 )
-from pcp.training.observe import metrics
+from pcp.training.observe import journal, metrics
 from pcp.training.process.node_manager import NodeManager
 from pcp.training.simulate.replay import Replay
 from pcp.training.storage import checkpoint as checkpoints
@@ -106,11 +106,21 @@ def test_where_workers_say_what_is_wrong_is_told():
 
 
 def test_a_worker_without_a_round_is_shown_with_a_dash():
-    worker = {"index": 0, "target": "cpu", "device": "local-sync", "round": None}
+    worker = {
+        "index": 0,
+        "address": "10.0.0.7:4411",
+        "target": "cpu",
+        "device": "local-sync",
+        "round": None,
+    }
     worker |= {"state": "joining", "silent_seconds": 0.1}
     values = dict.fromkeys(("run", "phase", "round", "rounds", "tokens"), 0)
-    line = status.lines(values | {"loss": None, "workers": [worker]})[-1]
-    assert line == "worker   0 cpu on local-sync: joining, round -, heard 0.1 s ago"
+    gone = worker | {"index": 1, "left": "silent for 3.0 s"}
+    values |= {"loss": None, "workers": [worker], "absent": [gone]}
+    here, absent = status.lines(values)[-2:]
+    where = "0 at 10.0.0.7:4411, cpu on local-sync"
+    assert here == f"worker   {where}: joining, round -, heard 0.1 s ago"
+    assert absent == "absent   1 at 10.0.0.7:4411: silent for 3.0 s"
 
 
 def test_a_replay_of_no_rounds_proves_nothing(capsys):
@@ -367,7 +377,9 @@ def test_a_worker_gets_code_for_its_processor(folder, processes):
     assert shepherd.wait(120) == 0, shepherd.text
     assert worker.wait(30) == 0, worker.text
     assert f"compiling model.mlir for {named}" in shepherd.text
-    assert f"worker 0 ({named}, local-sync) connected" in shepherd.text
     (run,) = (folder / "runs").glob("run_*")
+    (row,) = journal.workers(run / "workers.jsonl")
+    who = f"worker 0 at {row['address']} ({named}, local-sync)"
+    assert f"{who} connected" in shepherd.text
     (joined,) = [r for r in read(run / "ledger.jsonl")[0] if r["kind"] == "joined"]
     assert joined["target"] == named

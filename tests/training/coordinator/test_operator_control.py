@@ -59,10 +59,11 @@ def test_steps_change_from_the_next_round_on(tmp_path):
 
 def test_a_drained_worker_leaves_and_the_others_go_on(tmp_path):
     shepherd, watcher, thread, crew = _start(tmp_path, validate_every=1)
-    leaving = next(m.name for m in shepherd.roster if m.index == 1)
-    assert "worker 1 leaves" in order(shepherd, "drain", worker=1)
-    assert crew[int(leaving[1])].finish(10) == "drained by the operator"
-    with pytest.raises(ConfigError, match="worker 0 is the last one"):
+    leaving = next(m for m in shepherd.roster if m.index == 1)
+    where = f"worker 1 at {leaving.address} leaves"
+    assert where in order(shepherd, "drain", worker=1)
+    assert crew[int(leaving.name[1])].finish(10) == "drained by the operator"
+    with pytest.raises(ConfigError, match=r"worker 0 at \S+ is the last one"):
         order(shepherd, "drain", worker=0)
     with pytest.raises(ConfigError, match="there is no worker 5; there is 0"):
         order(shepherd, "drain", worker=5)

@@ -40,7 +40,7 @@ def test_a_member_with_values_that_are_not_finite_is_left_out_by_name(computed) 
         world.computes(name)
     world.computes("c", **computed)
     assert world.members == ["a", "b"]
-    assert world.said("worker 2 (c) is left out of round 1")
+    assert world.said("worker 2 at c:1 (c) is left out of round 1")
     for name in "ab":
         world.prepares(name)
     assert world.committed == 1
@@ -115,7 +115,7 @@ def test_who_hides_what_spoils_the_result_is_found_by_leaving_it_out() -> None:
             break
     assert world.committed == 2
     assert sorted(world.ledger[-1]["consumed"]) == ["a", "c"]
-    assert world.said("worker 1 (b) is left out of round 2: the result")
+    assert world.said("worker 1 at b:1 (b) is left out of round 2: the result")
 
 
 def test_a_result_that_no_member_explains_pauses_the_run() -> None:
@@ -139,7 +139,9 @@ def test_the_state_that_most_prepared_stands_and_the_other_takes_it() -> None:
     commit = world.peers["b"].told[-1]
     assert isinstance(commit, Commit)
     assert commit.source in ("a:1", "c:1")
-    assert world.said("worker 1 (b): it prepared another state of round 1 than most")
+    assert world.said(
+        "worker 1 at b:1 (b): it prepared another state of round 1 than most"
+    )
     world.makes()
     assert world.committed == 2
     assert sorted(world.ledger[-1]["consumed"]) == ["a", "b", "c"]
@@ -219,7 +221,7 @@ def test_what_was_not_granted_is_not_claimed(claim) -> None:
         world.computes(name)
     world.prepares("b", **claim)
     assert world.members == ["a"]
-    assert world.said("worker 1 (b) is left out of round 1: claims")
+    assert world.said("worker 1 at b:1 (b) is left out of round 1: claims")
     world.prepares("a")
     assert world.run.state.progress.tokens == size(world.peers["a"].order.lease) * BLOCK
 
@@ -275,7 +277,7 @@ def test_who_has_no_state_to_hand_out_does_not_stay() -> None:
         world.step(NotSaved("no answer", "b:1"))
     assert "b" not in world.run.state.roster
     assert world.said(
-        "worker 1 left: the state that it says it holds cannot be fetched"
+        "worker 1 at b:1 left: the state that it says it holds cannot be fetched"
     )
     world.makes()
     assert sorted(world.ledger[-1]["consumed"]) == ["a", "c"]

@@ -89,6 +89,20 @@ def test_a_hub_without_descriptors_waits_and_lets_in_who_came(
     assert not hub._thread.is_alive()
 
 
+def test_who_leaves_is_not_named_by_the_port_it_called_from() -> None:
+    hub = Server("127.0.0.1", 0)
+    gone = connect("127.0.0.1", hub.port, 5)
+    try:
+        gone.send(StatusQuery())
+        assert isinstance(hub.next(10), Received)
+        gone.close()
+        lost = hub.next(10)
+        assert isinstance(lost, Lost)
+        assert lost.reason == "it closed the connection"
+    finally:
+        hub.close()
+
+
 def test_who_said_a_word_and_is_no_worker_does_not_stay(monkeypatch) -> None:
     monkeypatch.setattr(hubs, "STRANGER_SECONDS", 0.3)
     hub = Server("127.0.0.1", 0)

@@ -39,7 +39,7 @@ class ProgressPolicy(RoundPolicy):
         """Remove a worker; its part of this round does not count."""
         self._run.remove(member, reason)
         self._validation.lost(member.name)
-        self._run.log(f"worker {member.index} left: {reason}")
+        self._run.log(f"{member.who} left: {reason}")
         self.lost(member)
 
     def _end(self, member: Member, why: str) -> None:

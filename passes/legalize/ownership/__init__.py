@@ -1,0 +1,1 @@
+"""Which tensors IREE may write over: what it does not see, or not soon enough."""
