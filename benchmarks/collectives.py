@@ -204,7 +204,7 @@ def member(rank: int, world: int, addresses: list[str], options) -> None:
             for kind in (0, 1):
                 gloo = times["gloo"][kind]
                 row = (
-                    f"{t[kind]:>9.2f} ({gloo / t[kind]:>5.2f})" for t in times.values()
+                    f"{t[kind]:>9.4f} ({gloo / t[kind]:>5.2f})" for t in times.values()
                 )
                 print(f"{mib:>8.4g} " + "".join(f"{cell:>18}" for cell in row))
             sys.stdout.flush()

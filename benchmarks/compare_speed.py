@@ -7,8 +7,10 @@
 Each turn runs `benchmarks/SCRIPT` of both with this interpreter, the other one first
 in every second turn. Numbers are compared that stand in the same place of the same
 line. Prints each line with the median over the turns of NEW / OLD instead of its
-numbers: below 1 is faster where the line gives a time. A number that all runs print
-alike, such as a size, stays itself. Only lines that both print are compared.
+numbers: below 1 is faster where the line gives a time. Behind it stands half of the
+range in which the middle half of the turns lies: a difference of less says nothing. A
+number that all runs print alike, such as a size, stays itself. Only lines that both
+print are compared.
 """
 
 import argparse
@@ -19,7 +21,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 TIMEOUT_S = 1200
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?")
@@ -93,10 +95,14 @@ def ratios(
 
 
 def _shown(pairs: Sequence[tuple[float, float]]) -> str:
-    """The median of new / old; a number that every run printed, itself."""
+    """The median of new / old, and its spread; a number that all printed, itself."""
     if len({number for pair in pairs for number in pair}) == 1:
         return f"{pairs[0][0]:g}"
-    return f"{median(_ratio(*pair) for pair in pairs):.3f}"
+    found = [_ratio(*pair) for pair in pairs]
+    if len(found) < 3:
+        return f"{median(found):.3f}"
+    low, _, high = quantiles(found, n=4, method="inclusive")
+    return f"{median(found):.3f}±{(high - low) / 2:.3f}"
 
 
 def _ratio(old: float, new: float) -> float:

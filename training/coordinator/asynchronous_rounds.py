@@ -163,6 +163,7 @@ class AsynchronousRounds(Rounds):
         self._turns += 1
         self._learning[name] = LearnerLease(self._turns, lease)
         steps = size(lease) // self.pool.quantum
+        member.pace.ordered(self._run.now)
         self._run.send(member, LeaseGrant(turn=self._turns, lease=lease, steps=steps))
 
     def _wanted(self) -> bool:

@@ -66,6 +66,9 @@ NAME = "drawn"
 IDLE_SECONDS = 0.35
 PATIENCE_SECONDS = 90.0
 """After the last fault the run is complete by then."""
+ADOPT_SECONDS = 10.0
+"""A member that has yet to hear of the commit is asked again for so long, as it is by
+`pcp.training.shepherd.checkpointer`."""
 KEPT_ROUNDS = 1
 """So that a run goes back further than to what is in memory."""
 
@@ -128,8 +131,10 @@ class Schedule:
         self.experiment = experiment().model_copy(update=self._keys())
         self.nodes: dict[str, Node] = {}
         """All workers that ever lived, by address."""
-        self.groups: dict[tuple[int, int], Group] = {}
-        """By epoch and coordinate."""
+        self.groups: dict[tuple[int, int, int], Group] = {}
+        """By epoch, round and coordinate."""
+        self.broken: set[tuple[int, int]] = set()
+        """Epochs and coordinates of groups that exchange nothing any more."""
         self.steps_inside: dict[tuple[Any, ...], StepsInside] = {}
         self.saved: dict[int, tuple[list[str], int]] = {}
         """Checkpoints: the digests, and how many members saved it."""
@@ -206,7 +211,7 @@ class Schedule:
         return self
 
     def _living(self) -> bool:
-        return any(node.alive for node in self.nodes.values())
+        return any(node.alive and not node.hung for node in self.nodes.values())
 
     def _where(self) -> str:
         status = self.run.status() if self.run else None
@@ -323,9 +328,10 @@ class Schedule:
         pause = self.latency()
         self.after(pause, lambda: self.run is run and self.tell(made))
 
-    def _gather(self, effect: do.Gather, tries: int = 3) -> None:
+    def _gather(self, effect: do.Gather) -> None:
         run, parts = self.run, self.checks.parts[effect.round]
         wanted = [(effect.round, part) for _ in effect.members for part in parts]
+        until = self.now + ADOPT_SECONDS
 
         def fetched() -> None:
             if self.run is not run:
@@ -335,12 +341,15 @@ class Schedule:
             lacks = [node for node in asked if node.held not in wanted]
             if there and [node.held for node in asked] == wanted:
                 self.tell(Gathered(effect.round, effect.members, ()))
-            elif there and tries:
-                self._gather(effect, tries - 1)
+            elif there and self.now < until and any(map(behind, lacks)):
+                self.after(0.02 + self.latency(), fetched)
             elif there and lacks:
                 self.tell(NotSaved("it holds another round", lacks[0].address))
             else:
                 self.tell(NotSaved("a member is gone"))
+
+        def behind(node: Node) -> bool:
+            return node.held is not None and node.held[0] < effect.round
 
         self.after(self.latency(), fetched)
 

@@ -21,13 +21,19 @@ FOUND_SECONDS = 30.0
 
 
 class Group:
-    """The members of one attempt: they meet, and exchange, all or none."""
+    """The members of one attempt: they meet, and exchange, all or none.
 
-    def __init__(self, schedule: "Schedule", order: RoundStart) -> None:
+    A group goes on from round to round while its epoch stays; one that broke does not.
+    """
+
+    def __init__(
+        self, schedule: "Schedule", order: RoundStart, coordinate: int
+    ) -> None:
         self._schedule, self._members = schedule, order.members
+        self._place = order.epoch, coordinate
         self._orders: dict[str, tuple[Node, RoundStart]] = {}
         self._computed: set[str] = set()
-        self._broken = False
+        self._broken = self._place in schedule.broken
         self.inner_exchanges = InnerExchanges(schedule, self)
         schedule.after(schedule.given_up_seconds, self._given_up)
 
@@ -141,6 +147,7 @@ class Group:
 
     def _breaks(self, why: str, *lost: int) -> None:
         self._broken = True
+        self._schedule.broken.add(self._place)
         for node, order in self._orders.values():
             if node.group is self and node.alive:
                 node.fails(order, why, *lost)

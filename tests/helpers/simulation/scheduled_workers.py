@@ -276,10 +276,10 @@ class Node(OwnThread):
             self._fails(order, "the steps on this lease are gone")
             return
         groups = self._schedule.groups
-        at = (order.epoch, self.coordinate)
+        at = (order.epoch, order.round, self.coordinate)
         group = groups.get(at)
         if group is None:
-            group = groups[at] = Group(self._schedule, order)
+            group = groups[at] = Group(self._schedule, order, self.coordinate)
         self.group = group
         if not self.hung:
             group.arrives(self, order)
