@@ -16,15 +16,22 @@ from pathlib import Path
 
 import pytest
 from helpers.repository.block_runs import (
-    BY_LANGUAGE,
     LIMIT_S,
+    READ_OR_RUN,
     RUN,
     is_printed,
     shell_variables,
 )
 from helpers.repository.commands import check, commands
 from helpers.repository.installation import PROJECT, as_editable, bare
-from helpers.repository.instead import INSTEAD, Instead, instead_of, understood
+from helpers.repository.instead import (
+    INSTEAD,
+    TYPED,
+    Instead,
+    instead_of,
+    typed,
+    understood,
+)
 from helpers.repository.markdown import all_blocks
 from helpers.repository.page_in_order import run_page
 from helpers.repository.sources import ROOT
@@ -33,6 +40,7 @@ from pcp.errors import ConfigError
 from pcp.tools.pages.fences import Block, blocks_of
 
 BLOCKS = all_blocks()
+BY_LANGUAGE = READ_OR_RUN | {"console": typed}
 #: Pages that take seconds of a processor, and why.
 LONG = {
     "docs/guide/10-homes.md": "it trains, and makes a run again",
@@ -55,9 +63,7 @@ IN_ORDER = (
 )
 PRINTED = "text"
 #: Commands of ours in pages that teach, and why no output stands below.
-UNSHOWN = (
-    Instead("docs/tour.md", "pcp supervise", "they end with the run", understood),
-)
+UNSHOWN: tuple[Instead, ...] = ()
 LINES = 300  # of an anatomy that a newcomer runs
 
 
@@ -174,10 +180,43 @@ def test_a_long_page_is_understood(file: str) -> None:
     for block in blocks:
         if block.language == "python":
             compile(block.text, str(block), "exec")
-        elif not block.title:
+        elif block.language == "bash" and not block.title:
             for words in commands(block.text):
                 if words[0] in PROJECT["scripts"]:
                     check(words)
+
+
+def test_every_reason_has_its_block() -> None:
+    files = {block.file for block in BLOCKS if block.language == "console"}
+    for page_ in TYPED:
+        assert any(file.startswith(page_) for file in files), page_
+
+
+#: Where every block is run: no indented one, which nothing would collect.
+FENCED = sorted(
+    {*IN_ORDER, "README.md", "docs/index.md", "docs/guide/index.md", "docs/tour.md"}
+)
+
+
+def indented(text: str) -> list[int]:
+    """The lines at which an indented block begins, outside of fences."""
+    inside = {
+        number
+        for block in blocks_of("x.md", text)
+        for number in range(block.line, block.line + block.text.count("\n") + 2)
+    }
+    lines = ["", *text.splitlines()]
+    return [
+        number
+        for number in range(1, len(lines))
+        if number not in inside and lines[number].startswith(("    ", "\t"))
+        if lines[number].strip() and not lines[number - 1].strip()
+    ]
+
+
+@pytest.mark.parametrize("file", FENCED)
+def test_every_block_has_a_fence(file: str) -> None:
+    assert indented((ROOT / file).read_text()) == [], "write ```bash, or ```console"
 
 
 def test_long_pages_are_there() -> None:
@@ -202,6 +241,8 @@ def test_a_long_block_runs(block: Block, folder: Path) -> None:
 def test_what_is_not_run_is_there(entry: Instead) -> None:
     """One entry, one block: one that is left over would excuse a later block."""
     assert sum(map(entry.fits, BLOCKS)) == 1
+    tests = (ROOT / "tests/test_readme.py").read_text()
+    assert not entry.test or f"\ndef {entry.test}(" in tests
 
 
 def unproved(text: str) -> list[str]:
@@ -228,6 +269,23 @@ def test_every_claim_has_its_command() -> None:
 
 
 # --- the guards bite ---
+
+
+def test_an_indented_block_is_found() -> None:
+    assert indented("a\n\n    pcp runs\n    pcp ui\n\n```bash\n\n    x\n```\n") == [3]
+    assert indented("* a\n    b\n\n```python\ndef f():\n\n    x\n```\nend\n") == []
+
+
+def test_what_is_typed_has_a_reason_and_is_understood(folder: Path) -> None:
+    block = Block("docs/tour.md", 1, "console", "$ pcp runs x\nrun_a\n")
+    typed(block, folder)
+    for wrong in (
+        replace(block, file="docs/data.md"),
+        replace(block, text="$ pcp no-such-command\n"),
+        replace(block, text="pcp runs x\n"),
+    ):
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            typed(wrong, folder)
 
 
 def test_a_command_without_its_output_is_found() -> None:

@@ -5,8 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from helpers.repository.block_runs import run_bash
 from helpers.repository.sources import ROOT
 from helpers.servers.processes import free_port
+
+from pcp.tools.pages.fences import Block
 
 
 def _blocks() -> list[str]:
@@ -57,3 +61,22 @@ def test_four_processes_sum(tmp_path: Path) -> None:
 
 def test_the_readme_is_read_in_a_minute() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+@pytest.mark.slow
+def test_make_demo_trains(tmp_path: Path) -> None:
+    """What `make demo` runs, behind the installation, in a clone; with fewer rounds."""
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", ROOT, clone], check=True, timeout=100)
+    told = subprocess.run(
+        ["make", "--dry-run", "--always-make", "demo"],
+        cwd=clone,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    (command,) = (s for s in told.stdout.splitlines() if s.startswith(".venv/bin/pcp"))
+    text = f"{command.removeprefix('.venv/bin/')} --set outer_loop_steps=3"
+    run_bash(Block("README.md", 1, "bash", text), clone)
+    assert list(clone.glob("runs/*/checkpoints/round_00000003"))

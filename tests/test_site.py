@@ -145,6 +145,78 @@ def test_the_glossary_has_forty_terms():
     assert len(set(rows)) >= 40
 
 
+#: Words of the glossary that the guide and the tutorials use as anybody does.
+EVERYDAY = {
+    *("answer", "block", "call", "chunk", "move", "pass", "past", "request", "run"),
+    *("state", "trust"),
+}
+#: A page, and a word of the glossary that means something else there.
+OTHERWISE = {
+    ("guide/01-agree.md", "round"),
+    ("guide/03-sockets.md", "stream"),
+    ("guide/05-quantise.md", "round"),
+    ("guide/07-derivative.md", "contribution"),
+    ("guide/07-derivative.md", "round"),
+    ("guide/09-module.md", "artifact"),
+    ("tutorials/write-a-rule.md", "key"),
+}
+TAUGHT = sorted(page for page in pages() if re.match(r"guide/\d|tutorials/", page))
+#: What is no prose: blocks, code, headings, tables, and links to other pages.
+NO_PROSE = re.compile(
+    r"^ *```.*?^ *```|`[^`\n]*`|^#[^\n]*$|^\|[^\n]*$"
+    r"|!?\[[^\]]*\]\((?!\.\./glossary)[^)]*\)",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+@cache
+def terms() -> list[str]:
+    """The words of the glossary, the longest first."""
+    rows = re.findall(
+        r"^\| (?!word \|)([^|]+) \|", pages()["glossary.md"], re.MULTILINE
+    )
+    return sorted(
+        {t for row in rows for t in row.split(", ")}, key=lambda t: (-len(t), t)
+    )
+
+
+def unlinked(text: str) -> list[str]:
+    """Words of the glossary whose first use in a page is no link to it."""
+    text = NO_PROSE.sub("", text)
+    text = re.sub(r"\[([^\]]*)\]\(\.\./glossary\.md#[\w-]+\)", r"<\1>", text)
+    found = []
+    for term in terms():
+        word = re.escape(term).replace(r"\ ", r"\s")
+        used = re.search(
+            rf"(?<![\w-])(<?){word}(?:s|es)?(?![\w-])", text, re.IGNORECASE
+        )
+        if (
+            used
+            and not used[1]
+            and not re.search(rf"<[^>]*{word}", text[: used.start()])
+        ):
+            found.append(term)
+    return found
+
+
+@pytest.mark.parametrize("page", TAUGHT)
+def test_a_word_of_the_glossary_is_linked_where_it_is_first_used(page):
+    found = set(unlinked(pages()[page])) - EVERYDAY
+    assert found == {word for at, word in OTHERWISE if at == page}
+
+
+def test_a_word_that_is_not_linked_is_found():
+    assert (
+        unlinked("a lease")
+        == unlinked("a lease, a [lease](../glossary.md#x)")
+        == ["lease"]
+    )
+    assert unlinked("a [lease](../glossary.md#x), two leases, `shepherd`") == []
+    assert unlinked("the [outer step](../glossary.md#x) and the [ledger](x.md)") == []
+    assert len(TAUGHT) > 15
+    assert EVERYDAY <= {*terms()}
+
+
 @cache
 def words() -> str:
     """Every text and every class name in the code."""

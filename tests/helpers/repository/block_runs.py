@@ -65,7 +65,7 @@ def _pattern(line: str) -> str:
 
 
 RUN = {"bash": run_bash, "python": run_python}
-BY_LANGUAGE: dict[str, Callable[[Block, Path], object]] = {
+READ_OR_RUN: dict[str, Callable[[Block, Path], object]] = {
     **RUN,
     "mlir": parse_mlir,
     "json": parse_json,

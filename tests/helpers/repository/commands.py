@@ -22,7 +22,7 @@ from pcp.tools.support.command import Parser
 _BETWEEN = {"|", "||", "&&", ";", "&"}
 _REDIRECTED = {">", ">>", "<"}
 _SAME_PLACE = re.compile(r"\d?>&\d")
-FILTERS = {"echo", "less"}
+FILTERS = {"chmod", "echo", "less", "openssl"}
 LIMIT_S = 120
 
 

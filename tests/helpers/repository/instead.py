@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +32,18 @@ def understood(block: Block, folder: Path) -> None:
     assert found
     for words in found:
         check(words)
+
+
+def typed(block: Block, folder: Path) -> None:
+    """What stands behind `$ ` is understood; `TYPED` says why it does not run."""
+    assert any(block.file.startswith(page) for page in TYPED), f"{block}: run it"
+    lines = block.text.splitlines()
+    understood(replace(block, text="\n".join(typed_in(lines))), folder)
+
+
+def typed_in(lines: Sequence[str]) -> list[str]:
+    """The commands of a `console` block; its other lines are what they print."""
+    return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
 
 
 def elsewhere(block: Block, folder: Path) -> None:
@@ -157,15 +169,28 @@ class Instead:
         return block.file == self.file and self.has in block.text
 
 
+#: Pages with `console` blocks, and why what a reader types there does not run here.
+TYPED = {
+    "docs/guide/": "the reader's own answers; or the homes of two people, of which the "
+    "page's other blocks make one",
+    "docs/tour.md": "machines with GPUs",
+    "docs/tutorials/two-machines.md": "two machines, of which the page's other blocks "
+    "make one",
+}
 CHAPTER = "pcp.autodiff.rules.elementwise"
 README, TOUR = "README.md", "docs/tour.md"
 RULES, MESHES = "docs/adding-a-rule.md", "docs/partitioning.md"
 PLANNING = "docs/planning.md"
 INSTEAD = (
-    Instead(README, "make demo", "minutes: it installs, and trains", understood),
+    Instead(
+        README,
+        "make demo",
+        "minutes: it trains",
+        understood,
+        test="test_make_demo_trains",
+    ),
     Instead(README, "pcp init demo", "a minute of training", understood, slow=True),
     Instead(TOUR, "--target sm_90a   #", "20 s of compiling", understood, slow=True),
-    Instead(TOUR, "pcp supervise", "a cluster with GPUs", understood),
     Instead(TOUR, "--mesh dp=2,tp=2", "a minute", understood, slow=True),
     Instead(
         TOUR,
@@ -202,7 +227,12 @@ INSTEAD = (
     Instead(MESHES, "test_jax_sharding.py", "it runs anyway, as a test", understood),
     Instead(MESHES, "zero_memory.py", "minutes of measuring", understood),
     Instead(MESHES, "uneven.py", "minutes of measuring", understood),
-    Instead(MESHES, "--target cpu:host --target cpu", "a user's model", understood),
+    Instead(
+        MESHES,
+        "--target cpu:host --target cpu",
+        "a user's model, as in test_run_unlike.py",
+        understood,
+    ),
     Instead(MESHES, "test_run_unlike.py", "minutes of tests", understood),
 )
 
