@@ -112,6 +112,11 @@ class TensorSpec(_Tensor):
     """The axes that cut each dimension; empty where the tensor is whole."""
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Its role and name, under which values are passed on."""
+        return self.role, self.name
+
+    @property
     def layout(self) -> Layout:
         """How the tensor lies on the mesh."""
         return Layout(self.sharding or ((),) * len(self.shape))

@@ -1,1 +1,1 @@
-"""What the kernel keeps from a process that runs foreign native code."""
+"""The cage: what the kernel keeps from a process that runs foreign native code."""

@@ -4,12 +4,13 @@ Open files stay open. libc has no functions for Landlock; three system calls are
 """
 
 import ctypes
-import errno
 import os
 import stat
 import struct
 from collections.abc import Iterable
 from pathlib import Path
+
+from pcp.runtime.cage.seccomp import reason
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _BENEATH = 1
@@ -42,7 +43,7 @@ def restrict(readable: Iterable[Path], writable: Iterable[Path]) -> str | None:
     size = 24 if found >= _SCOPES_FROM else 8  # as much as the kernel knows
     ruleset = libc.syscall(_CREATE, rules, ctypes.c_size_t(size), 0)
     if ruleset < 0:
-        return f"landlock: {_reason()}"
+        return f"landlock: {reason()}"
     try:
         rights = {path: _READ for path in readable} | {
             path: watched for path in writable
@@ -50,7 +51,7 @@ def restrict(readable: Iterable[Path], writable: Iterable[Path]) -> str | None:
         for path, allowed in rights.items():
             _allow(libc, ruleset, path, allowed & watched)
         if libc.syscall(_RESTRICT, ruleset, 0):
-            return f"landlock: {_reason()}"
+            return f"landlock: {reason()}"
     finally:
         os.close(ruleset)
     return None
@@ -67,7 +68,3 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
         libc.syscall(_ADD, ruleset, _BENEATH, struct.pack("=Qi", rights, place), 0)
     finally:
         os.close(place)
-
-
-def _reason() -> str:
-    return errno.errorcode.get(ctypes.get_errno(), "refused")

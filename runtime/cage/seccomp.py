@@ -89,13 +89,14 @@ def install(
     packed = b"".join(struct.pack("=HBBI", *one) for one in program)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0):
-        return f"no_new_privs: {_reason()}"
+        return f"no_new_privs: {reason()}"
     passed = _Program(len(packed) // 8, packed)
     flags = _ALL_THREADS if all_threads else 0
     if libc.syscall(arch.seccomp, _SET_FILTER, flags, ctypes.byref(passed)):
-        return f"seccomp: {_reason()}"
+        return f"seccomp: {reason()}"
     return None
 
 
-def _reason() -> str:
+def reason() -> str:
+    """The name of the error of the last system call."""
     return errno.errorcode.get(ctypes.get_errno(), "refused")

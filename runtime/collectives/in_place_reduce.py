@@ -84,9 +84,6 @@ class InPlaceReduce(SharedMemoryReduce):
             self._unreachable = True
         return facts.get("maps") is True
 
-    def _unmapped(self) -> set[int]:
-        return set(self.peers) - set(self._theirs)
-
     def _start(self) -> None:
         if self._plain.nbytes > AT_ONCE_BYTES:
             self._copy_on()

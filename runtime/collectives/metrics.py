@@ -258,5 +258,5 @@ _TABLES = (
 
 
 def described() -> dict[str, str]:
-    """What each metric of a member is, by its name."""
+    """The description of each metric of a member, by its name."""
     return {name: f"{what}, a {kind}" for name, kind, what, _, _ in _TABLES}

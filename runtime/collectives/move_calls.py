@@ -248,7 +248,7 @@ class Send(Call[None]):
     tag: int = 0
 
     def label(self, rank: int) -> str:
-        """Of this pair, in this direction."""
+        """The tag of this pair, in this direction."""
         return f"p2p/{rank}/{self.dst}/{self.tag}"
 
     def operation(self, context: MemberContext, timeout: float) -> Operation:
@@ -279,7 +279,7 @@ class Recv(Call[NDArray]):
     tag: int = 0
 
     def label(self, rank: int) -> str:
-        """Of this pair, in this direction."""
+        """The tag of this pair, in this direction."""
         return f"p2p/{self.src}/{rank}/{self.tag}"
 
     def operation(self, context: MemberContext, timeout: float) -> Operation:

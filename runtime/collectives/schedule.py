@@ -301,7 +301,7 @@ class Move:
 
 @dataclass(frozen=True)
 class MemberSchedule:
-    """What one member does in a schedule, the same for arrays of all sizes."""
+    """The part of one member in a schedule, the same for arrays of all sizes."""
 
     members: int
     chunks: int

@@ -80,7 +80,7 @@ class ScheduledReduce(Operation):
         self._flowing: set[int] = set()
         """The peers whose segment is added, or taken over, as it comes."""
         self._rooms: dict[tuple[int, int], tuple[FlatBuffer, int]] = {}
-        """What is to be added and its end, by move and first element."""
+        """Data that is to be added, and its end, by move and first element."""
         self._spare: list[FlatBuffer] = []
         self._full: set[int] = set()
         """The moves of which a large segment is on its way to the kernel."""

@@ -55,6 +55,8 @@ class SharedMemoryReduce(ScheduledReduce):
         """Whether this member can go through memory."""
         self._word = b""
         """This member's offer; empty without memory."""
+        self._theirs: dict[int, Any] = {}
+        """The mapped memory of each peer."""
         self._unreachable = False
         """Whether an offered segment could not be mapped."""
 
@@ -86,8 +88,8 @@ class SharedMemoryReduce(ScheduledReduce):
         """Read the offer of a peer with another `way`, which may end leases here."""
 
     def _unmapped(self) -> set[int]:
-        """The peers of which no segment is mapped."""
-        raise NotImplementedError
+        """The peers of which no memory is mapped."""
+        return set(self.peers) - set(self._theirs)
 
     def _proceed(self) -> None:
         """Go on through memory, as all members do."""

@@ -117,9 +117,6 @@ class ZeroCopyReduce(SharedMemoryReduce):
         self._tokens[peer] = room, word.token
         return word.ready
 
-    def _unmapped(self) -> set[int]:
-        return set(self.peers) - set(self._theirs)
-
     def _start(self) -> None:
         """Do nothing: the operands of the peers are needed."""
 

@@ -203,7 +203,7 @@ class GroupEndpoint:
         self.loop.call(self._cancel, CollectiveAborted(reason), scope, below)
 
     def awaited(self, timeout: float = 1.0) -> dict[str, AwaitedRanks] | None:
-        """Whom this member waits for, by scope; without those where no call waits.
+        """The ranks that this member waits for, by scope, where a call waits.
 
         In the newest group of a scope, or until it is formed; from any thread. None if
         the endpoint is closed, or so busy that it does not answer within `timeout`

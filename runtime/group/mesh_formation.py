@@ -299,7 +299,7 @@ class MeshFormation:
 
     @property
     def awaited(self) -> AwaitedRanks | None:
-        """Whom it waits for; None when it is over."""
+        """The ranks that it waits for; None when it is over."""
         if self._done.done():
             return None
         return AwaitedRanks(tuple(self.missing), time.monotonic() - self._began)

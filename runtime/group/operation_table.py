@@ -31,15 +31,15 @@ _REMEMBERED = 32
 
 @dataclass(frozen=True)
 class AwaitedRanks:
-    """Whom a member waits for in a call; no rank, if all have come to it."""
+    """The ranks that a member waits for in a call; none, if all have joined it."""
 
     ranks: tuple[int, ...]
     seconds: float
-    """For how long it has been waiting."""
+    """How long the member has waited."""
 
     @classmethod
     def by(cls, operations: Sequence[Operation]) -> Self | None:
-        """Whom the first of them waits for that waits for some; None without any."""
+        """The ranks that the first operation with missing ones waits for, or None."""
         for operation in operations:
             if missing := operation.missing:
                 since = operation.timing.posted

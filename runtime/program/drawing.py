@@ -61,7 +61,7 @@ def first_values(
 
 
 def of_frozen(init: Init, matrix: np.ndarray) -> np.ndarray:
-    """What follows from a frozen matrix, in f64: its vectors' lengths."""
+    """The values derived from a frozen matrix, in f64: its vectors' lengths."""
     return np.linalg.norm(matrix.astype(np.float64), axis=init.dimension)
 
 

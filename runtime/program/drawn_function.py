@@ -43,10 +43,10 @@ class DrawnFunction:
                 value = _value(first, spec, seed)
                 if device_arrays:
                     value = self._program.to_device(value, spec.dtype)
-                made[key_of(spec)] = value
+                made[spec.key] = value
         if len(made) < len(specs):
             made |= self._of_parameters(made, device_arrays)
-        values = [made[key_of(t)] for t in specs]
+        values = [made[t.key] for t in specs]
         return values[0] if len(values) == 1 else tuple(values)
 
     def _of_parameters(
@@ -54,19 +54,14 @@ class DrawnFunction:
     ) -> dict[Any, Any]:
         """The results of `@inner_init` for these parameters."""
         function = self._program[INNER_INIT]
-        needed = (made[key_of(t)] for t in function.signature.inputs)
+        needed = (made[t.key] for t in function.signature.inputs)
         given = function(*needed, device_arrays=device_arrays)
         rows = given if isinstance(given, tuple) else (given,)
-        keys: Iterable[Any] = map(key_of, function.signature.results)
+        keys: Iterable[Any] = (t.key for t in function.signature.results)
         return {k: v for k, v in zip(keys, rows, strict=True) if k not in made}
 
     def release(self) -> None:
         """Nothing: the function has no arrays on a device."""
-
-
-def key_of(spec: TensorSpec) -> tuple[str, str]:
-    """Its role and name."""
-    return spec.role, spec.name
 
 
 def _seed(name: str, arguments: tuple[Any, ...]) -> int:

@@ -1,1 +1,1 @@
-"""The network among members: probes of its edges, and ring orders."""
+"""The topology of a group: rates of its edges, and ring orders."""

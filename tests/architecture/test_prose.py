@@ -19,6 +19,10 @@ PERSON = re.compile(
 )
 
 
+#: A docstring that begins so has no noun as its subject.
+HEADLESS = re.compile(r"(?:Of|What|Whose|Whom|It|They|That|Said)\b")
+
+
 def strings(source: str) -> Iterator[str]:
     """The docstrings of a source, of its attributes too, each on one line."""
     for node in ast.walk(ast.parse(source)):
@@ -30,6 +34,22 @@ def strings(source: str) -> Iterator[str]:
 def sentences(source: str) -> list[str]:
     """Those of which the subject is a person without a name."""
     return [match[0] for text in strings(source) for match in PERSON.finditer(text)]
+
+
+def headless(source: str) -> list[str]:
+    """The docstrings of a source that begin without a noun."""
+    return [text for text in strings(source) if HEADLESS.match(text)]
+
+
+@pytest.mark.parametrize("room", ["runtime", "training"])
+def test_docstrings_begin_with_a_noun_or_a_verb(room: str) -> None:
+    assert not [t for file in sources(room) for t in headless(file.read_text())]
+
+
+@pytest.mark.parametrize("text", ["Of the bundle.", "What it is.", "It waits."])
+def test_a_docstring_without_a_noun_is_found(text: str) -> None:
+    assert headless(f'"""{text}"""') == [text]
+    assert not headless('"""The digest of what it is. Offers: whatever it has."""')
 
 
 @pytest.mark.parametrize("room", ["pcp", *ROOMS])

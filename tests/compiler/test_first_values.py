@@ -13,7 +13,7 @@ from pcp.errors import BundleError
 from pcp.function_body import First
 from pcp.layout import join
 from pcp.manifest import Function, Manifest, TensorSpec
-from pcp.runtime.program.drawn_function import DrawnFunction, key_of
+from pcp.runtime.program.drawn_function import DrawnFunction
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "zero": ("mlp", {"mesh": "dp=2", "zero": 3}),
@@ -25,7 +25,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def _drawn(function: Function) -> dict[tuple[str, str], np.ndarray]:
     values = DrawnFunction(NO_PROGRAM, "init", function)(7)
-    return {key_of(t): v for t, v in zip(function.results, values, strict=True)}
+    return {t.key: v for t, v in zip(function.results, values, strict=True)}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -43,12 +43,10 @@ def test_members_draw_their_parts(case: str) -> None:
         assert own["init"].first == init.first, "the table is of the whole"
         assert "init" not in signature.public_functions(home)
         mine = signature.first_values_of(init, own, mesh, place)
-        assert {key_of(t) for t in mine.results} >= {
-            key_of(t) for t in own["apply"].results
-        }
+        assert {t.key for t in mine.results} >= {t.key for t in own["apply"].results}
         parts.append(_drawn(mine))
     for spec, value in zip(init.results, _drawn(init).values(), strict=True):
-        held = [part.get(key_of(spec)) for part in parts]
+        held = [part.get(spec.key) for part in parts]
         whole = join(held, spec.shape, spec.layout, mesh)
         assert whole.tobytes() == value.tobytes(), spec.name
 

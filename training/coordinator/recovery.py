@@ -47,7 +47,7 @@ class Recovery:
         self.searching = False
         """A `FindCheckpoint` has no answer yet."""
 
-    def claimed(self, hello: Hello) -> int | None:
+    def verified_round(self, hello: Hello) -> int | None:
         """The round of the state that a worker holds, by its hello and the ledger."""
         progress = self._run.progress
         if hello.run != self._run.name:
@@ -98,7 +98,7 @@ class Recovery:
         self._rounds.lost(member)
         member.state, member.committed = WAITING, None
 
-    def judge(self, member: Member) -> None:
+    def assign_source(self, member: Member) -> None:
         """Send a waiting worker the source of the state, if there is one."""
         run = self._run
         holders = run.roster.holders(run.committed)
@@ -126,7 +126,7 @@ class Recovery:
                 member.state = WAITING  # the other members were to bring it up to date
             if member.state == WAITING:
                 waiting = True
-                self.judge(member)
+                self.assign_source(member)
         waiting = waiting and any(member.state == WAITING for member in roster)
         if not self._rounds.stuck(waiting):
             self._headless_since = None
@@ -150,7 +150,7 @@ class Recovery:
             for member in self._run.roster
         )
 
-    def settled(self, ready: Sequence[Member]) -> bool:
+    def redistributed(self, ready: Sequence[Member]) -> bool:
         """Whether the workers' own state of a checkpoint has been redistributed.
 
         If the number of workers is not the one it was served for, all restore it again,

@@ -15,7 +15,7 @@ COMPILING = "compiling"
 WAITING = "waiting for a state"
 RESTORING = "restoring"
 CORRECTED = "corrected"
-"""It prepared another state than most members, and fetches that of most."""
+"""The member prepared another state than most, and fetches that of most."""
 READY = "ready"
 
 UNSEEN = "not back since the shepherd started"
@@ -68,7 +68,7 @@ class Member:
         self.speed = now if self.speed is None else (self.speed + now) / 2
 
     def identify(self) -> dict[str, Any]:
-        """What stays the same while it is a member: its name, address and device."""
+        """Its constant facts while it is a member: name, address and device."""
         return {
             "worker": self.name,
             "index": self.index,

@@ -101,7 +101,7 @@ class RoundLoop:
         elif held or self._corrected() or self.rounds.finish_prepared():
             return
         elif (ready := run.roster.ready()) and self._enough(ready):
-            if self.recovery.settled(ready) and not self._unproved():
+            if self.recovery.redistributed(ready) and not self._unproved():
                 self._started = True
                 self.rounds.start(ready)
 

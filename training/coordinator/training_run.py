@@ -276,8 +276,8 @@ class TrainingRun:
         ):  # it has loaded the program that ran before
             member.pace.before = self.state.progress.usual_step_seconds
         member.state = WAITING
-        member.committed = loop.recovery.claimed(member.hello)
-        loop.recovery.judge(member)
+        member.committed = loop.recovery.verified_round(member.hello)
+        loop.recovery.assign_source(member)
 
     def _welcome(self, member: Member, program: Program) -> None:
         state, hello, progress = self.state, member.hello, self.state.progress

@@ -1,4 +1,4 @@
-"""The data of a run: samples in the run's order, as the program takes them."""
+"""The corpus of a run: samples in the run's order, in the program's shapes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,8 +20,8 @@ from pcp.training.data.tokens import check_vocabulary
 class Corpus:
     """Training positions and validation batches of one experiment.
 
-    `inputs` are the program's data, `path` is where the dataset lies if not where the
-    experiment says. `ConfigError` says what the dataset has not that the program takes.
+    `inputs` are the program's data, `path` is the dataset's in place of the
+    experiment's. `ConfigError` names data of the program that the dataset lacks.
     """
 
     def __init__(
@@ -38,22 +38,22 @@ class Corpus:
 
     @property
     def ahead(self) -> int:
-        """Batches that a worker reads ahead of its steps."""
+        """The batches that a worker reads ahead of its steps."""
         return self.source.experiment.data_options.ahead
 
     @property
     def readers(self) -> int:
-        """Threads of a worker that read samples."""
+        """The threads of a worker that read samples."""
         return self.source.experiment.data_options.readers
 
     @property
     def digest(self) -> str:
-        """Of all of the data."""
+        """The digest of all of the data."""
         return self.dataset.digest
 
     @property
     def samples(self) -> int:
-        """Samples of one epoch, in whole batches."""
+        """The samples of one epoch, in whole batches."""
         return self.order.samples
 
     @property
@@ -95,7 +95,7 @@ class Corpus:
         """Refuse ids beyond the tables that the program's inputs index.
 
         `rows` are those of the smallest table, by input. Formats that know their
-        largest number are judged now, and every sample when it is read.
+        largest number are checked now, and every sample when it is read.
         """
         self.limit_rows(rows)
         largest = getattr(self.dataset, "largest", lambda column: None)
@@ -107,7 +107,7 @@ class Corpus:
 
     @property
     def parts(self) -> Parts:
-        """Digests of parts of the data, to say where another copy differs."""
+        """Digests of parts of the data, to find where another copy differs."""
         tree = getattr(self.dataset, "tree", None)
         return [] if tree is None else tree.parts()
 
@@ -118,7 +118,7 @@ class Corpus:
         return isinstance(self.dataset, TokenFile) and self.dataset.had_digest(recorded)
 
     def difference(self, there: Parts) -> str:
-        """Where a copy of the data with these parts differs from this one, in words."""
+        """The place where a copy of the data with these parts differs from this one."""
         return digest.difference(self.parts, there)
 
 

@@ -1,1 +1,1 @@
-"""A run to look at: metrics, dashboards, exporters."""
+"""Observers of a run: metrics, dashboards, exporters."""

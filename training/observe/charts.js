@@ -4,13 +4,14 @@ const $ = id => document.getElementById(id);
 const numbers = new Map([["NaN", NaN], ["Infinity", Infinity], ["-Infinity", -Infinity]]);
 const parsed = text => JSON.parse(text, (key, value) => numbers.get(value) ?? value);
 const short = x => x >= 1e6 ? (x / 1e6).toFixed(2) + "M" : x >= 1e3 ? (x / 1e3).toFixed(1) + "k"
-  : Number.isInteger(x) ? String(x) : x.toFixed(4);
+  : String(Number(x.toPrecision(5)));
 const color = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const charts = new Map();
 
 // Lines over one axis: series is [{name, points: [[x, y]], color, dots}]. Where a value
-// is not finite there is a gap. Drag to zoom, double-click to zoom out.
-function chart(place, title, series, {log = false, zero = false} = {}) {
+// is not finite there is a gap. Drag to zoom, double-click to zoom out. The axis of a
+// count has whole numbers alone.
+function chart(place, title, series, {log = false, zero = false, count = false} = {}) {
   const finite = y => Number.isFinite(y) && !(log && y <= 0) ? y : null;
   const data = uPlot.join(series.map(s => {
     const sorted = [...s.points].sort((a, b) => a[0] - b[0]);
@@ -20,16 +21,18 @@ function chart(place, title, series, {log = false, zero = false} = {}) {
   const known = charts.get(place);
   if (known && known.shape === shape) { known.plot.setData(data, known.whole()); return; }
   if (known) known.plot.destroy();
+  const told = (u, v) => v == null ? "–" : short(v);
+  const steps = count ? {incrs: [0, 1, 2, 3, 4, 5, 6].flatMap(n => [1, 2, 5].map(k => k * 10 ** n))} : {};
   const axis = {stroke: color("--soft"), grid: {stroke: color("--line"), width: 1}};
   const range = zero && !log ? {range: (u, low, high) => [0, (high || 1) * 1.05]} : {};
   const box = $(place);
   const plot = new uPlot({
     width: Math.max(box.clientWidth, 300), height: 200,
     scales: {x: {time: false}, y: {distr: log ? 3 : 1, ...range}},
-    axes: [axis, {...axis, size: 60, values: (u, all) => all.map(v => v == null ? "" : short(v))}],
-    series: [{label: title}, ...series.map(s => ({label: s.name, stroke: s.color, width: 1.5,
+    axes: [axis, {...axis, ...steps, size: 60, values: (u, all) => all.map(v => v == null ? "" : short(v))}],
+    series: [{label: title, value: told}, ...series.map(s => ({label: s.name, stroke: s.color, width: 1.5,
       spanGaps: Boolean(s.dots || s.join), points: {show: Boolean(s.dots)},
-      value: (u, v) => v == null ? "–" : short(v)}))],
+      value: told}))],
   }, data, box);
   // While a reader looks at a part, new rounds leave the part as it is.
   const whole = () => { const x = plot.data[0];

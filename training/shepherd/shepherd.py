@@ -158,7 +158,7 @@ class Shepherd:
         self._admission.key = write_control(folder.path, host, self.hub.port)
 
     def _trust(self, ids: Collection[str]) -> Trust:
-        """Whose checkpoints count; in a run without signatures, all do."""
+        """The signers whose checkpoints count; in a run without signatures, all do."""
         if self._signer is None or not self.ledger.signed:
             return ANYBODY
         return Trust(frozenset({self._signer.id, *ids}))
@@ -232,7 +232,7 @@ class Shepherd:
         """Handle the events of the next moment, then the `Tick` of the clock.
         The moment ends in time, however many events come.
         """
-        self._heed()
+        self._handle_signal()
         if self._elector is not None:
             self._elector.check()
         until = time.monotonic() + _MOMENT
@@ -251,7 +251,7 @@ class Shepherd:
 
     # Events -------------------------------------------------------------------
 
-    def _heed(self) -> None:
+    def _handle_signal(self) -> None:
         """End the run as a signal asked; a run that has not begun just ends."""
         if not self.interrupted or self.cancelled:
             return

@@ -1,1 +1,1 @@
-"""A run on a virtual clock and network, and a run made again from its ledger."""
+"""Simulation and replay: a run on a virtual clock, and a run from its ledger."""

@@ -37,7 +37,7 @@ class World:
     state_bytes: int
     """Bytes of the state that a newcomer fetches."""
     bandwidth: float
-    """Of each worker, in each direction."""
+    """The bandwidth of each worker, in each direction."""
     round_trip: float
     gathered_bytes: int = 0
     """Bytes of a worker that an exchange gathers on every other member."""

@@ -1,1 +1,1 @@
-"""What a run keeps: the ledger, checkpoints, tensors in files."""
+"""The storage of a run: the ledger, checkpoints, tensors in files."""

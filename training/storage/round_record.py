@@ -30,7 +30,7 @@ class MemberRound:
     nonfinite_step: int | None = None
     """The first inner step, from 1, with a loss that is NaN or infinite."""
     nonfinite_loss: float | None = None
-    """That loss."""
+    """The loss of that step."""
     moved: float | None = None
     """The L2 norm of the round's change of the shared state."""
     gradient_norm: float | None = None

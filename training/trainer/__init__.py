@@ -1,1 +1,1 @@
-"""The inner and outer steps of one worker, as a training bundle says them."""
+"""The inner and outer steps of one worker, by the functions of a training bundle."""

@@ -15,7 +15,7 @@ from pcp.training.storage.state_names import (
     check_like,
     like,
 )
-from pcp.training.trainer.functions import Key, key_of
+from pcp.training.trainer.functions import Key
 from pcp.training.trainer.step_loop import MODEL_STATE
 
 _HOMES = {"frozen": FROZEN, MODEL_STATE: STATE, "param": PARAMETER}
@@ -39,12 +39,12 @@ def taken(
     found = as_taken(named, wanted)
     needed = [t for t in wanted if t.role != "param" or t.name in found]
     check_like({t.name: like(t) for t in needed}, found)
-    return {key_of(t): np.array(found[t.name]) for t in needed}
+    return {t.key: np.array(found[t.name]) for t in needed}
 
 
 def check(wanted: Sequence[TensorSpec], given: Mapping[Key, np.ndarray]) -> None:
     """`BundleError` if a value that does not follow from the seed is missing."""
-    if lacking := [t.name for t in wanted if key_of(t) not in given]:
+    if lacking := [t.name for t in wanted if t.key not in given]:
         raise BundleError(
             f"the model brings {lacking[0]!r}, and nobody gave it; name the file "
             "that `pcp export` wrote beside the model as frozen_weights"

@@ -29,7 +29,7 @@ from pcp.training.storage.state_names import (
     prefixed,
 )
 from pcp.training.trainer.background_exchange import BackgroundExchange, Results
-from pcp.training.trainer.functions import Functions, Key, Values, key_of
+from pcp.training.trainer.functions import Functions, Key, Values
 from pcp.training.trainer.norms import distance, length, norm, share
 from pcp.training.trainer.step_loop import MODEL_STATE, Steps
 from pcp.training.trainer.sync_wait_timer import SyncWaitTimer
@@ -179,7 +179,7 @@ class Exchange:
         """The mean over batches, summed in float64 and rounded once; or zeros."""
         ports = self._functions.signatures["apply"].inputs
         return {
-            key_of(t): _mean([np.asarray(gradients[key_of(t)]) for gradients in found])
+            t.key: _mean([np.asarray(gradients[t.key]) for gradients in found])
             if found
             else np.zeros(t.shape, numpy_dtype(t.dtype))
             for t in ports

@@ -12,11 +12,6 @@ Key = tuple[str, str]
 Values = Mapping[Key, Any]
 
 
-def key_of(spec: TensorSpec) -> Key:
-    """The key of an argument or a result."""
-    return spec.role, spec.name
-
-
 class Functions:
     """A program's functions; their results stay on the device."""
 
@@ -64,7 +59,7 @@ class Functions:
 
 def _distinct(function: str, specs: Iterable[TensorSpec]) -> list[Key]:
     """The keys of these tensors; `BundleError` where two have the same key."""
-    keys = [key_of(spec) for spec in specs]
+    keys = [spec.key for spec in specs]
     for (role, name), count in Counter(keys).items():
         if count > 1:
             raise BundleError(

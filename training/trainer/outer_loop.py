@@ -19,7 +19,6 @@ from pcp.manifest import Manifest, TensorSpec
 from pcp.mesh import WORKERS, Mesh
 from pcp.training.trainer import step_loop
 from pcp.training.trainer.bundle_checks import plan_of
-from pcp.training.trainer.functions import key_of
 from pcp.training.trainer.program_state import SYNC
 from pcp.training.trainer.replica_agreement import joined_results
 from pcp.training.trainer.step_loop import MODEL_STATE, Arrays, Steps
@@ -87,9 +86,7 @@ class OuterLoop(Steps):
     ) -> None:
         super().__init__(program, whole, mesh, place)
         self._dtypes |= {
-            key_of(t): t.dtype
-            for function in self._own.values()
-            for t in function.results
+            t.key: t.dtype for function in self._own.values() for t in function.results
         }
         self._tau, self._count = tau, 0
 

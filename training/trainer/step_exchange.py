@@ -12,7 +12,7 @@ import numpy as np
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import OUTER, prefixed
 from pcp.training.trainer.exchange import Exchange, by_name, by_port, weight
-from pcp.training.trainer.functions import Functions, Key, Values, key_of
+from pcp.training.trainer.functions import Functions, Key, Values
 from pcp.training.trainer.step_loop import Steps
 
 _INNER = f"{OUTER}inner."
@@ -40,7 +40,7 @@ class StepExchange(Exchange):
         inner = {key: state[_INNER + key[1]] for key in self._steps.held("state")}
         self._steps.hold(inner)
         takes = self._functions.signatures["grad_sync"].inputs
-        keys = [key_of(t) for t in takes if t.role in ("outer", "private")]
+        keys = [t.key for t in takes if t.role in ("outer", "private")]
         ports = by_port(state)
         self._kept = by_name({key: ports[key] for key in keys}, self.home)
 

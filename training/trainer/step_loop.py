@@ -23,7 +23,7 @@ from pcp.mesh import Mesh
 from pcp.runtime.memory.dtypes import numpy_dtype
 from pcp.training.storage.derived_values import derived
 from pcp.training.trainer import draw_key
-from pcp.training.trainer.functions import Functions, Key, Values, key_of
+from pcp.training.trainer.functions import Functions, Key, Values
 
 #: The roles of results of `@apply`, and of `@grad`, that the next step takes.
 KEPT, MODEL_STATE = ("param", "state"), "model_state"
@@ -52,15 +52,15 @@ def check(manifest: Manifest) -> None:
 def kept(manifest: Manifest) -> list[TensorSpec]:
     """The parameters, the optimizer's state, and the program's state."""
     results = (manifest.function(name).results for name in ("apply", "grad"))
-    found = {key_of(t): t for side in results for t in side}
+    found = {t.key: t for side in results for t in side}
     return [t for (role, _), t in found.items() if role in (*KEPT, MODEL_STATE)]
 
 
 def brought(signatures: Mapping[str, Function]) -> list[TensorSpec]:
     """The arguments whose values come with the model, not from `@init`."""
-    made = {key_of(t) for t in signatures["init"].results}
+    made = {t.key for t in signatures["init"].results}
     takes = signatures["grad"].inputs
-    return [t for t in takes if t.role in _BROUGHT and key_of(t) not in made]
+    return [t for t in takes if t.role in _BROUGHT and t.key not in made]
 
 
 def key_of_program(manifest: Manifest) -> TensorSpec | None:
@@ -176,13 +176,13 @@ class Steps:
         self._functions = Functions(program)
         self._own = self._functions.signatures
         self._layouts: dict[Key, Layout] = {
-            key_of(t): t.layout
+            t.key: t.layout
             for name in ("grad", "apply")
             for t in whole.function(name).inputs
         }
         takes = (self._own[name].inputs for name in ("grad", "apply"))
         sides = (self._own["init"].results, *takes)
-        self._dtypes = {key_of(t): t.dtype for side in sides for t in side}
+        self._dtypes = {t.key: t.dtype for side in sides for t in side}
         self._parameters = whole.parameters
         self._mesh, self._place = mesh, place or {}
         self._values: dict[Key, Any] = {}
@@ -206,7 +206,7 @@ class Steps:
                     "comes with the model; give it with the data"
                 )
         named = [spec for spec in specs if spec.name in given]
-        parts = {key_of(spec): self._part(given[spec.name], spec) for spec in named}
+        parts = {spec.key: self._part(given[spec.name], spec) for spec in named}
         self.hold(self.initial(seed, parts if given else None))
 
     def initial(self, seed: int, given: Values | None = None) -> dict[Key, np.ndarray]:
@@ -218,15 +218,15 @@ class Steps:
         """
         hosts, signature = dict(given or {}), self._own["init"]
         follows = given is not None and _INNER_INIT in self._own
-        later = {key_of(t) for t in self._own[_INNER_INIT].results} if follows else ()
-        asked = [key_of(t) for t in signature.results]
+        later = {t.key for t in self._own[_INNER_INIT].results} if follows else ()
+        asked = [t.key for t in signature.results]
         asked = [key for key in asked if key not in hosts and key not in later]
         # Equal constants of a compiled `@init` may share one buffer, which `@apply`
         # would update in place for each of them: arrays on the host are apart, also
         # when they are put on the device.
         if asked:
             (port,) = signature.inputs
-            given_seed = {key_of(port): np.array(seed, np.int64)}
+            given_seed = {port.key: np.array(seed, np.int64)}
             drawn = self._functions("init", given_seed, on_host=True)
             hosts |= {key: drawn[key] for key in asked}
             if given is not None and not follows:
@@ -268,7 +268,7 @@ class Steps:
     def data(self, batch: Arrays) -> dict[Key, np.ndarray]:
         """This member's parts of a batch of whole tensors, with the draw key."""
         specs = [t for t in self._own["grad"].inputs if t.role in ("data", "key")]
-        return {key_of(t): self._part(batch[t.name], t) for t in specs}
+        return {t.key: self._part(batch[t.name], t) for t in specs}
 
     def apply(self, gradients: Values) -> None:
         """`@apply`: new parameters and state."""
@@ -282,7 +282,7 @@ class Steps:
     def trained(self) -> list[Key]:
         """The parameters: results of `@init`, then those that come with the model."""
         specs = [*self._own["init"].results, *brought(self._own)]
-        return [key_of(t) for t in specs if t.role == "param"]
+        return [t.key for t in specs if t.role == "param"]
 
     def held(self, role: str) -> dict[Key, Any]:
         """The tensors of a role, on the device."""
@@ -291,7 +291,7 @@ class Steps:
     def values(self) -> list[np.ndarray]:
         """Copies of this member's parts of kept tensors, in the order of `kept`."""
         specs = kept(self._functions.program.manifest)
-        return [np.asarray(self._values[key_of(t)]) for t in specs]
+        return [np.asarray(self._values[t.key]) for t in specs]
 
     @property
     def nbytes(self) -> int:
@@ -304,7 +304,7 @@ class Steps:
 
     def _part(self, array: np.ndarray, spec: TensorSpec) -> np.ndarray:
         """This member's part of a whole tensor; `UsageError` if it does not fit."""
-        layout = self._layouts[key_of(spec)]
+        layout = self._layouts[spec.key]
         where = (
             layout.slices(array.shape, self._mesh, self._place)
             if self._mesh is not None and array.ndim == len(layout.dims)

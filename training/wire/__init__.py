@@ -1,1 +1,1 @@
-"""Messages between the shepherd and its workers, and what carries them."""
+"""Messages between the shepherd and its workers, and the channels that carry them."""

@@ -145,7 +145,7 @@ class DataInput(BaseModel, frozen=True):
 
 
 class Expects(Message, frozen=True):
-    """What a worker's data must be; a worker that has them sends its `Hello` again.
+    """The data that a worker must have; a worker that has them sends `Hello` again.
 
     `data_parts` are as in a `Welcome`. The message is sent where the data are known
     before a program is: a worker with other data is then refused before a program is

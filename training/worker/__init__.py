@@ -1,1 +1,1 @@
-"""A worker: rounds with the others, and recovery."""
+"""A worker: rounds with other members, and recovery."""

@@ -15,7 +15,7 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.passes.core.functions import NAME, ROLE, result_attributes, string, symbol_name
 from pcp.passes.pipeline.whole import HINTS
-from pcp.runtime.program.drawn_function import DrawnFunction, key_of
+from pcp.runtime.program.drawn_function import DrawnFunction
 
 Tensors = dict[tuple[str, str], np.ndarray]
 
@@ -64,7 +64,7 @@ def first(program: Any, seed: int) -> Tensors:
     """The first values of a seed, whole."""
     init = program.manifest.function("init")
     values = DrawnFunction(NO_PROGRAM, "init", init)(seed)
-    return {key_of(t): v for t, v in zip(init.results, values, strict=True)}
+    return {t.key: v for t, v in zip(init.results, values, strict=True)}
 
 
 def train(run: Runner, kept: Tensors, data: Tensors, steps: int) -> dict[str, Tensors]:

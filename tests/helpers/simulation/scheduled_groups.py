@@ -87,7 +87,7 @@ class Group:
             self._breaks("rank 0 cannot fetch the newest state")
             return
         for node, own in list(self._orders.values()):
-            if not self._broken:
+            if not self._broken and not node.hung:
                 node.take(own, state)
         if self._schedule.plan.exchanges_inside and not self._broken:
             self.inner_exchanges.begin(state[1])

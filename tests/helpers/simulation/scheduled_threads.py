@@ -32,7 +32,8 @@ class OwnThread(ABC):
 
     def enters(self, call: Call) -> None:
         """It begins this; or hangs in it, if that was to happen."""
-        self.at = (call, self._schedule.now)
+        if not self.hung:
+            self.at = (call, self._schedule.now)
         if call == self.hangs_in:
             self._schedule.note("hangs inside", call)
             self.hung = True

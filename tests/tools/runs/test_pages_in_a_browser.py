@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from helpers.oracles.round_metrics import record
+from helpers.simulation.pure_run import World
 
+from pcp.training.coordinator.events import Lost
 from pcp.training.observe.metrics import round_of
 from pcp.training.observe.page_files import page
 
@@ -57,21 +59,39 @@ def test_two_curves_lie_over_each_other(tmp_path: Path) -> None:
 
 
 def test_a_killed_workers_host_is_named(tmp_path: Path) -> None:
+    """By the lines of the coordinator itself, of which a member's connection ends."""
+    world = World("10.0.0.1", "10.0.0.2")
+    world.makes()
+    world.step(Lost(world.peers.pop("10.0.0.2"), "it closed the connection"))
+    world.makes()
+    (event,) = [line for line in world.lines if " left: " in line]
+    assert event == "worker 1 at 10.0.0.2:1 left: it closed the connection"
+    data = {"since": 1.0, "started": 1.0, "now": 2.0, "after": 2, "rounds": 2}
+    data |= {"validations": {"2": 2.5}, "experiment": {}, "events": [[0.0, event]]}
+    data |= {"status": world.run.status(), "records": [values(1, 3), values(2, 2)]}
     file = tmp_path / "report.html"
-    workers = [
-        {"index": i, "address": f"10.0.0.{i}:4411", "target": "cpu", "device": "d"}
-        for i in range(2)
-    ]
-    event = "worker 1 (10.0.0.1:4411) is lost: silent for 3.0 s"
-    status = {"run": "r", "phase": "complete", "round": 2, "workers": workers}
-    status |= {"wanted": 2, "steps": None}
-    data = {"since": 1.0, "after": 2, "rounds": 2, "validations": {"2": 2.5}}
-    data |= {"events": [[0.0, event]], "experiment": {}, "status": status}
-    file.write_text(page("page.html", data | {"records": [values(1, 3), values(2, 2)]}))
+    file.write_text(page("page.html", data))
     found = shown(file)
     assert found.count("<canvas") == 11
-    assert event in found
-    assert found.count("10.0.0.1:4411") == 3 + 4  # table, timeline, event; four bars
+    assert f"1 of 2 workers; {event}" in found
+    # The alert, the event, the timeline with its four bars, and the table.
+    assert found.count("10.0.0.2:1") == 2 + 5 + 1
+
+
+def test_numbers_are_short_and_counts_are_whole(tmp_path: Path) -> None:
+    status = {"run": "r", "phase": "complete", "round": 1, "workers": []}
+    data = {"since": 1.0, "after": 1, "rounds": 1, "validations": {}, "events": []}
+    data |= {"experiment": {}, "status": status, "records": [values(1, 3.0)]}
+    look = (
+        "<script>setTimeout(() => { const u = charts.get('count').plot; document.title"
+        " = [...[187.6222, 1.5, 2, 1234, 3.5e6, 0.00012345678].map(short), "
+        "...u.axes[1]._values].join(' ') }, 500)</script>"
+    )
+    file = tmp_path / "report.html"
+    file.write_text(page("page.html", data) + look)
+    title = shown(file).partition("<title>")[2].partition("</title>")[0].split()
+    assert title[:6] == ["187.62", "1.5", "2", "1.2k", "3.50M", "0.00012346"]
+    assert title[6:] == ["0", "1", "2"]
 
 
 def test_a_straggler_is_named_and_the_rest_of_the_time_told(tmp_path: Path) -> None:

@@ -206,12 +206,12 @@ def test_shares_are_cut_anew_only_when_nobody_is_taking_one(tmp_path):
     state.serve(SavedState(0, workers=2))
     a.state, a.committed = READY, 0
     b.state, b.taking = RESTORING, {"source": CHECKPOINT}
-    assert not found.settled([a])
+    assert not found.redistributed([a])
     assert a.state == READY
     b.state, b.committed = READY, 0
-    assert found.settled([a, b])
+    assert found.redistributed([a, b])
     c.state, c.committed = READY, 0
-    assert not found.settled([a, b, c])
+    assert not found.redistributed([a, b, c])
     assert {m.state for m in (a, b, c)} == {RESTORING}
 
 

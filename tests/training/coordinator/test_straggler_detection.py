@@ -59,6 +59,16 @@ def test_who_is_somewhere_else_is_behind_those_who_form_the_group() -> None:
     assert slow(waits, quorum=1, grace=1.0) == ["b"]
 
 
+def test_who_is_not_at_the_round_while_others_form_its_group_is_awaited() -> None:
+    waits = StragglerDetection()
+    waits.heard("a", at(0, 2.0), 10.0)
+    waits.heard("b", None, 10.0, begun=False)
+    waits.heard("c", None, 10.0, begun=True)
+    assert waits.awaited(NAMES) == ["b"]
+    waits.heard("a", at(1, None), 11.0)
+    assert waits.awaited(NAMES) == [], "the group is formed"
+
+
 def said(*ranks: int, seconds: float = 12.0) -> InnerExchangeReport:
     """Waits for these ranks, that long."""
     awaits = AwaitedRanks(ranks=[*ranks], seconds=seconds)

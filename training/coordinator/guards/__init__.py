@@ -1,1 +1,1 @@
-"""What a run watches over: values, votes, conduct and progress of its members."""
+"""The guards of a run: values, votes, conduct and progress of its members."""

@@ -1,1 +1,1 @@
-"""Which of several shepherds of a run leads, and that the others have its ledger."""
+"""The shepherds of a run that stand by: elections, and copies of the ledger."""

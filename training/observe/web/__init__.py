@@ -1,4 +1,4 @@
-"""Runs in a browser, on Starlette and uvicorn, loaded only by who serves them."""
+"""Runs in a browser, on Starlette and uvicorn, loaded only by servers of pages."""
 
 from importlib.util import find_spec
 
