@@ -182,7 +182,8 @@ JAX_GRADIENT = """
 import jax, jax.numpy as jnp, numpy as np, pcp
 def loss(w, x):
     return jnp.mean(jax.nn.gelu(x @ w) ** 2)
-w, x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), np.ones((2, 4), np.float32)
+w, x = np.linspace(-1, 1, 12).reshape(4, 3), np.ones((2, 4))
+w, x = w.astype(np.float32), x.astype(np.float32)
 bundle = pcp.compile(pcp.from_jax(loss, w, x), mode="grad", targets=("cpu:host",))
 value, gradient = pcp.Program.load(bundle)["grad"](w, x)
 wanted, by_jax = jax.value_and_grad(loss)(w, x)
