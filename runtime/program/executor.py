@@ -67,7 +67,12 @@ class BoundFunction:
     """One function of a loaded program; calling it runs it, or its parts in turn."""
 
     def __init__(
-        self, program: "Program", name: str, handle: Any, straight: Collection[str]
+        self,
+        program: "Program",
+        name: str,
+        handle: Any,
+        *,
+        straight: Collection[str] = (),
     ) -> None:
         self.name = name
         self.signature: Function = program.manifest.function(name)
@@ -138,7 +143,9 @@ class Program:
         self._functions: dict[str, BoundFunction | DrawnFunction] = {
             name: DrawnFunction(self, name, signature)
             if signature.first
-            else BoundFunction(self, name, _calls(code, name, signature), straight)
+            else BoundFunction(
+                self, name, _calls(code, name, signature), straight=straight
+            )
             for name, signature in self.manifest.functions.items()
         }
         close_at_exit(self)
