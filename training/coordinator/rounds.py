@@ -346,7 +346,6 @@ class Rounds(ProgressPolicy):
             workers=[run.roster[name].index for name in attempt.members],
             tokens_before=run.progress.tokens,
             seconds=self._seconds(attempt, busy),
-            learning_rate=run.experiment.learning_rate,
             now=0.0,
         )
 

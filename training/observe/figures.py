@@ -7,13 +7,15 @@ from pcp.training.storage.round_record import Round
 
 def figures(record: Round) -> dict[str, float]:
     """Loss, speed, bytes, and those of each worker, as `worker/0/loss`."""
-    norm = record.gradient_norm
+    known = {
+        "gradient_norm": record.gradient_norm,
+        "learning_rate": record.learning_rate,
+    }
     return {
-        **({} if norm is None else {"gradient_norm": norm}),
+        **{name: value for name, value in known.items() if value is not None},
         "loss": record.loss,
         "loss_min": record.loss_min,
         "loss_max": record.loss_max,
-        "learning_rate": record.learning_rate,
         "active_workers": record.workers,
         "round_seconds": record.seconds,
         "tokens_per_second": record.tokens_per_second,

@@ -62,8 +62,11 @@ class Round:
     compute_seconds: float
     """Seconds of the slowest worker."""
     exchange_seconds: float
-    learning_rate: float
-    """The peak of the schedule of the learning rate."""
+    learning_rate: float | None
+    """The learning rate of the last inner step, the largest of the members that know.
+
+    An older pcp wrote the peak of the schedule.
+    """
     time: float
     """Unix time of the commit."""
     members: tuple[MemberRound, ...] = ()
@@ -100,12 +103,12 @@ def summarise(
     workers: Sequence[int],
     tokens_before: int,
     seconds: float,
-    learning_rate: float,
     now: float,
 ) -> Round:
     """The record of a round from what its members, by index, reported."""
     tokens = sum(p.tokens for p in prepared)
     sent = sum(p.bytes_sent for p in prepared)
+    rates = [p.learning_rate for p in prepared if p.learning_rate is not None]
     return Round(
         round=number,
         epoch=epoch,
@@ -122,7 +125,7 @@ def summarise(
         bytes_sent_per_worker=sent // len(prepared),
         compute_seconds=max(p.compute_seconds for p in prepared),
         exchange_seconds=max(p.exchange_seconds for p in prepared),
-        learning_rate=learning_rate,
+        learning_rate=max(rates, default=None),
         time=now,
         members=tuple(map(_member, workers, prepared)),
         metrics=_metrics(prepared),

@@ -23,6 +23,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from pcp import learning_rate
 from pcp.errors import BundleError, StateMismatch
 from pcp.manifest import Manifest
 from pcp.training.data.dataset import Batch, batch_of, tokens_of_sample
@@ -87,6 +88,7 @@ class BundleTrainer:
         self.batch, self.block = batch_of(self.inputs), tokens_of_sample(self.inputs)
         self.parameter_shapes: Sequence[Sequence[int]] = model_shapes(manifest)
         self.rows: Mapping[str, int] = manifest.rows
+        self._optimizer = manifest.optimizer
         self.every_step = plan.synchronize == "step"
         self.functions = Functions(program)
         mesh = self.parts.mesh
@@ -272,6 +274,13 @@ class BundleTrainer:
     def gradient_norm(self) -> float | None:
         """The L2 norm of the last step's unclipped gradient; on a rank, its share."""
         return self.exchange.gradient_norm
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The rate of the last inner step; None where it is not known."""
+        made = self.steps.held("state").get(("state", "step"))
+        step = None if made is None else int(np.asarray(made))
+        return learning_rate.rate(self._optimizer, step)
 
     def outer(self, tokens: float, communicator: Any) -> Arrays:
         """The new state of the round, made with the members of `communicator`."""

@@ -127,6 +127,11 @@ class Trainer(Protocol):
         """The L2 norm of the last inner step's gradient; None where that is unknown."""
         ...
 
+    @property
+    def learning_rate(self) -> float | None:
+        """The learning rate of the last inner step; None where that is unknown."""
+        ...
+
     def outer(self, tokens: float, communicator: Any) -> Arrays:
         """The new state, shared and private, from all members' local parameters."""
         ...

@@ -93,6 +93,7 @@ class Prepared(Message, frozen=True):
     """The L2 norm of the round's change of the shared state."""
     gradient_norm: float | None = None
     """The L2 norm of the last inner step's gradient, unclipped; None: not known."""
+    learning_rate: Finite | None = None
     spoiled: list[Name] = Field(default_factory=list, max_length=3)
     """The first three tensors of the result that have a number that is not finite."""
     disputes: bool = False

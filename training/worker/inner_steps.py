@@ -104,6 +104,7 @@ class InnerSteps:
             nonfinite=bad,
             metrics=dict(trainer.metrics),
             gradient_norm=trainer.gradient_norm,
+            learning_rate=trainer.learning_rate,
             epoch=epoch,
         )
         return state.work

@@ -331,6 +331,7 @@ class RoundRunner:
             nonfinite_loss=None if work.nonfinite is None else work.nonfinite[1],
             metrics=work.metrics or None,
             gradient_norm=work.gradient_norm,
+            learning_rate=work.learning_rate,
             moved=change(shared, before, self._state.trainer.parts),
             spoiled=[name[:200] for name in spoiled(shared, before)[:3]],
             disputes=synced.refused,

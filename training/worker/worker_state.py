@@ -49,6 +49,8 @@ class InnerResult:
     """The metrics of the program, over the inner steps."""
     gradient_norm: float | None = None
     """The norm of the last inner step's gradient, where it is known."""
+    learning_rate: float | None = None
+    """The learning rate of that step, where it is known."""
     epoch: int | None = None
     """The epoch of the group that made the steps, if there were inner exchanges."""
 

@@ -77,7 +77,7 @@ class BigramTrainer:
     every_step, waited, private = False, 0.0, {}
     resumes, progress, inner_exchange = False, (), (0, None)
     seed: int | None = None
-    frozen, metrics = {}, {}
+    frozen, metrics, learning_rate = {}, {}, None
     local: np.ndarray
     velocity: np.ndarray
 

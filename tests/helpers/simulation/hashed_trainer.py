@@ -102,7 +102,7 @@ class HashTrainer:
     parameter_shapes, rows = ((VOCABULARY, VOCABULARY),), {}
     every_step, resumes, progress = False, False, ()
     waited, inner_exchange, moved = 0.0, (0, None), 1.0
-    gradient_norm = None
+    gradient_norm = learning_rate = None
     seed: int | None = None
 
     def __init__(

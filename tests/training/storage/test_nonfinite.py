@@ -152,7 +152,6 @@ def test_a_nan_is_in_the_range_wherever_it_stands():
             workers=[0, 1, 2],
             tokens_before=0,
             seconds=1.0,
-            learning_rate=0.1,
             now=0.0,
         )
         assert math.isnan(found.loss)

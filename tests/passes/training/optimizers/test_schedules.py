@@ -9,6 +9,8 @@ from helpers.servers.interpreter import Interpreter
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context
+from pcp.learning_rate import rate
+from pcp.manifest import Method
 from pcp.passes.core.functions import Port, define
 from pcp.passes.training.optimizers import spec
 from pcp.passes.training.optimizers.schedules import learning_rate
@@ -68,3 +70,20 @@ CASES = {
 def test_closed_form(interpreter: Interpreter, text: str) -> None:
     wanted = [CASES[text](int(k)) for k in STEPS]
     np.testing.assert_allclose(rates(interpreter, text), wanted, rtol=0, atol=2e-7)
+    shown = [rate(_optimizer(text), int(k)) for k in STEPS]
+    np.testing.assert_allclose(np.array(shown, float), wanted, rtol=1e-12)
+
+
+def _optimizer(text: str) -> Method:
+    made = spec.parse(text)
+    return Method(kind=made.kind, hyper=made.hyper())
+
+
+def test_a_rate_that_is_not_known_is_not_guessed() -> None:
+    falls = _optimizer("sgd{lr=0.5,schedule=wsd,total_steps=100}")
+    assert rate(falls, None) is None
+    assert rate(falls.model_copy(update={"hyper": {"lr": 0.5}}), 3) is None
+    mine = falls.hyper | {"schedule": "mine"}
+    assert rate(falls.model_copy(update={"hyper": mine}), 3) is None
+    assert rate(_optimizer("sgd{lr=0.5}"), None) == 0.5
+    assert rate(None, 3) is None
