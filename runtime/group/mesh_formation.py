@@ -46,6 +46,8 @@ from pcp.runtime.transport.tcp import TcpLink
 EPOCH_OVER = 1
 """Code of a refusal because a newer epoch has begun."""
 _PROBE_SECONDS = 0.5
+_LATE_SECONDS = 5.0
+"""A thread that has not looked around for so long does not wait: it hangs."""
 
 
 class MeshFormation:
@@ -73,7 +75,8 @@ class MeshFormation:
         self._digest = members_digest(members)
         self._dialled: dict[Link, int] = {}
         self._done: Future[None] = Future()
-        self._began = time.monotonic()
+        self._began = self._looked = time.monotonic()
+        self._dial_under_way: Future[Wire] | None = None
         if group.world_size == 1:
             self._done.set_result(None)
 
@@ -239,7 +242,9 @@ class MeshFormation:
         near = (
             self._share and self._options.tls is None and self._streams in (1, "auto")
         )
+        self._looked = time.monotonic()
         dialled: Future[Wire] = Future()
+        self._dial_under_way = dialled
 
         def dial() -> None:
             try:
@@ -299,16 +304,21 @@ class MeshFormation:
 
     @property
     def awaited(self) -> AwaitedRanks | None:
-        """The ranks that it waits for; None when it is over."""
-        if self._done.done():
+        """The ranks that it waits for; None when it is over, or its thread hangs.
+
+        The thread looks around again and again, or waits for an answer to a dial.
+        """
+        now, dial = time.monotonic(), self._dial_under_way
+        dialling = dial is not None and not dial.done()
+        if self._done.done() or (not dialling and now - self._looked > _LATE_SECONDS):
             return None
-        return AwaitedRanks(tuple(self.missing), time.monotonic() - self._began)
+        return AwaitedRanks(tuple(self.missing), now - self._began)
 
     def _look_around(self, deadline: float) -> None:
         """Probe the missing members; Timeout after the deadline, with their ranks."""
         if self.group.fault is not None:
             raise self.group.fault
-        missing = self.missing
+        missing, self._looked = self.missing, time.monotonic()
         if time.monotonic() > deadline:
             raise Timeout(
                 f"epoch {self.epoch} was not formed in time: rank "

@@ -14,6 +14,7 @@ FLOOR = {
     "function_body",
     "initializer",
     "layout",
+    "learning_rate",
     "manifest",
     "mesh",
     "outside",

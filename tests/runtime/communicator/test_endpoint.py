@@ -16,10 +16,13 @@ from pcp.errors import (
     ConfigError,
     PeerLost,
     ProtocolError,
+    RuntimeFault,
     Timeout,
 )
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.endpoint import Endpoint
+from pcp.runtime.group import mesh_formation
+from pcp.runtime.group.mesh_formation import MeshFormation
 from pcp.runtime.group.state_transfer import fetch_snapshot
 from pcp.runtime.transport.address import parse_address
 from pcp.runtime.transport.frame import (
@@ -244,6 +247,28 @@ def lacks(endpoint: Endpoint) -> tuple[int, ...]:
     """The ranks that its newest group lacks."""
     said = (endpoint.awaited() or {}).get("")
     return said.ranks if said else ()
+
+
+def test_a_thread_that_hangs_in_a_formation_waits_for_nobody(monkeypatch):
+    """Though others connect to its endpoint, which goes on."""
+    released = threading.Event()
+
+    def hangs(self, peer, deadline):
+        released.wait(20)
+
+    monkeypatch.setattr(MeshFormation, "_dial", hangs)
+    monkeypatch.setattr(mesh_formation, "_LATE_SECONDS", 1.0)
+    with endpoints(2) as made:
+        addresses = [e.address for e in made]
+        forms = [
+            Background(lambda r=r: outcome(lambda: made[r].form(1, addresses, r, 4)))
+            for r in (0, 1)
+        ]
+        eventually(lambda: lacks(made[0]) == (1,))
+        eventually(lambda: made[1].awaited() == {})
+        assert lacks(made[0]) == (1,)
+        released.set()
+        assert all(isinstance(form.finish(), RuntimeFault) for form in forms)
 
 
 def test_a_formation_that_is_given_up_says_who_did_not_come():
