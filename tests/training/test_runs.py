@@ -1,6 +1,7 @@
 """Whole runs in one process: shepherd and workers in threads, sockets between."""
 
 import dataclasses
+import re
 from datetime import datetime
 from functools import partial
 
@@ -352,7 +353,8 @@ def test_the_status_is_there_for_the_asking(tmp_path):
     doing = {"computing", "exchanging", "prepared", "ready"}
     assert values["workers"][0]["doing"] in doing
     assert isinstance(present(shepherd.training.rounds).newest, Round)  # the last alone
-    assert any("worker   0 cpu" in line for line in lines(values))
+    (line,) = (line for line in lines(values) if line.startswith("worker "))
+    assert re.match(r"worker   0 at 127\.0\.0\.1:\d+, cpu on ", line)
     thread.finish()
     assert worker.finish(10)
 

@@ -5,15 +5,15 @@ python -m pcp.tools.pages.screenshots
 It trains for some minutes, and has the browser `chromium` draw what a user sees.
 """
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 from pcp import strict_json
 from pcp.errors import MissingPackage, PcpError
@@ -21,8 +21,11 @@ from pcp.tools.pages.bundle_page import programs
 from pcp.tools.pages.places import PICTURES, ROOT
 from pcp.tools.support.command import Parser, run
 from pcp.training.observe.past_run import write_report
+from pcp.training.storage.control_file import CONTROL_FILE, read_control
 
-ROUNDS, KILLED_IN = 20, 8
+T = TypeVar("T")
+
+ROUNDS, KILLED_IN, WORKERS = 20, 8, 3
 PATIENCE_S = 1200
 PCP = [sys.executable, "-m", "pcp.tools.cli"]
 COMPILE = [sys.executable, "-m", "pcp.tools.compile"]
@@ -87,38 +90,54 @@ def _call(*words: str, within: Path) -> None:
 
 
 def _train(folder: Path, name: str, keys: Sequence[str], *, kill: bool) -> None:
+    """One run; with `kill` of workers that nobody starts again."""
     where = folder / "runs" / name
-    command = [*PCP, "train", "demo/demo.json", "--workers", "3", "--run", str(where)]
-    for key in (f"outer_loop_steps={ROUNDS}", *keys):
-        command += ["--set", key]
-    with subprocess.Popen(command, cwd=folder) as trainer:
-        if kill:
-            _kill_a_worker(trainer, where / "metrics.jsonl")
-        if trainer.wait(PATIENCE_S):
-            raise PcpError(f"the run {name} ended with {trainer.returncode}")
+    said = [
+        word for key in (f"outer_loop_steps={ROUNDS}", *keys) for word in ("--set", key)
+    ]
+    demo, size = "demo/demo.json", ("--workers", str(WORKERS), "--run", str(where))
+    if not kill:
+        _call(*PCP, "train", demo, *size, *said, within=folder)
+        return
+    with ExitStack() as ends:
+        words = ("shepherd", "--config", demo, "--port", "0", *size, *said)
+        shepherd = _start(words, folder, ends)
+        port = _when(shepherd, lambda: _port(where))
+        connect = ("worker", "--connect", f"127.0.0.1:{port}")
+        workers = [_start(connect, folder, ends) for _ in range(WORKERS)]
+        _when(shepherd, lambda: _rounds(where / "metrics.jsonl") >= KILLED_IN)
+        workers[-1].kill()
+        if shepherd.wait(PATIENCE_S):
+            raise PcpError(f"the run {name} ended with {shepherd.returncode}")
 
 
-def _kill_a_worker(trainer: subprocess.Popen[bytes], metrics: Path) -> None:
-    """The last of its workers, once enough rounds are committed."""
+def _start(
+    words: Sequence[str], folder: Path, ends: ExitStack
+) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([*PCP, *words], cwd=folder)
+    ends.callback(process.wait, 60)
+    ends.callback(process.terminate)
+    return process
+
+
+def _when(running: subprocess.Popen[bytes], what: Callable[[], T]) -> T:
+    """The first true value, while the process runs."""
     until = time.monotonic() + PATIENCE_S
-    while trainer.poll() is None and time.monotonic() < until:
-        rounds = metrics.read_text().splitlines() if metrics.exists() else []
-        if any(strict_json.parse(line).get("round", 0) >= KILLED_IN for line in rounds):
-            os.kill(_workers(trainer.pid)[-1], signal.SIGKILL)
-            return
+    while running.poll() is None and time.monotonic() < until:
+        if value := what():
+            return value
         time.sleep(0.1)
+    raise PcpError(f"the run ended too early, with {running.poll()}")
 
 
-def _workers(pid: int) -> list[int]:
-    """The processes below one that are workers, in the order of their numbers."""
-    threads = Path(f"/proc/{pid}/task").glob("*/children")
-    below = [child for each in threads for child in each.read_text().split()]
-    found = [w for child in below for w in _workers(int(child))]
-    for child in below:
-        words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        if b"worker" in words:
-            found.append(int(child))
-    return sorted(found)
+def _port(run: Path) -> int:
+    return read_control(run)["port"] if (run / CONTROL_FILE).exists() else 0
+
+
+def _rounds(metrics: Path) -> int:
+    """The newest round that was committed."""
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    return max((strict_json.parse(line).get("round", 0) for line in lines), default=0)
 
 
 def _photograph(browser: str, page: Path, out: Path, height: int) -> None:

@@ -30,6 +30,19 @@ def test_a_step_is_made_within_ten_times_the_usual_or_ten_seconds() -> None:
         assert pace.stalled(limit + 0.1) is None, "it has made one"
 
 
+def test_steps_of_no_whole_round_are_known_by_their_heartbeats() -> None:
+    """The program is loaded: the time of a first step is not given again."""
+    for seconds, limit in ((2.0, 60.0), (20.0, 200.0)):
+        pace = Pace()
+        pace.heard(at(0), 0.0)
+        pace.works(0.0)
+        assert pace.limit == 600.0
+        pace.heard(at(3), 3 * seconds)
+        assert pace.limit == limit
+        pace.made(3, 0.1)
+        assert pace.limit == 10.0
+
+
 def test_who_waits_for_others_or_has_nothing_to_do_does_not_stall() -> None:
     calls: tuple[Call, ...] = ("exchange", "forming")
     for call in calls:

@@ -255,7 +255,7 @@ def test_an_exchange_that_one_member_alone_fails_costs_nobody_else_for_ever() ->
         order = world.peers["c"].order
         lost = 1 if world.members[0] == "c" else 0
         failed = {"round": order.round, "epoch": order.epoch, "reason": "no answer"}
-        world.says("c", GroupFailed(**failed, lost=lost))
+        world.says("c", GroupFailed(**failed, lost=[lost]))
         world.tick(0.5)
         if "c" not in world.run.state.roster:
             break

@@ -7,10 +7,12 @@ A member that is to make inner steps, or to validate, makes the next one within
 by the shepherd's clock; a new shepherd uses the seconds a step of the shepherd before
 it. Before the first step the member may have to load its program and compile it for the
 device: it has FIRST_SECONDS, once it has begun with its `RoundStart`, or TIMES the
-longest that others of its target took, and a minute at least. A member that waits for
-others, in an exchange or in the formation of a group, makes no steps: the guard checks
-those it waits for. A newer message ends such a wait, so a wait that began before it is
-no progress; nor is a wait for members that are all further.
+longest that others of its target took, and a minute at least. A member that has made
+steps in no whole round yet has TIMES what its newest steps took by its heartbeats, and
+a minute at least. A member that waits for others, in an exchange or in the formation of
+a group, makes no steps: the guard checks those it waits for. A newer message ends such
+a wait, so a wait that began before it is no progress; nor is a wait for members that
+are all further.
 
 A member that does not come to the group of its newest message is left out of the group,
 and counts as away until its whereabouts change.
@@ -48,6 +50,10 @@ class Pace:
         self._steps = -1
         self._ordered, self._joined = -math.inf, False
         self._away: float | None = None
+        self._stepped: float | None = None
+        """When a heartbeat had new steps, or it was to make the first; also at rest."""
+        self._seen: float | None = None
+        """Seconds a step until the newest one, by its heartbeats."""
         self.behind = False
         """Whether all members that it could wait for are further."""
         self.first_took: float | None = None
@@ -68,8 +74,8 @@ class Pace:
         if known is None and self.idle:
             return LEAST_SECONDS  # no program is to be loaded before it begins
         if known is None:
-            first = self.first
-            return FIRST_SECONDS if first is None else max(_MINUTE, TIMES * first)
+            took = self.first if self._seen is None else self._seen
+            return FIRST_SECONDS if took is None else max(_MINUTE, TIMES * took)
         return max(LEAST_SECONDS, TIMES * known)
 
     @property
@@ -102,6 +108,10 @@ class Pace:
             self._away = None
         if at.steps > 0 == self._steps and self._since is not None:
             self.first_took = now - self._since
+        if (made := at.steps - max(self._steps, 0)) > 0:
+            if self._stepped is not None:
+                self._seen = (now - self._stepped) / made
+            self._stepped = now
         if at.steps != self._steps or self._joined:
             self._since, self._steps = now, at.steps
         self.at = at
@@ -142,6 +152,8 @@ class Pace:
         """Note that it is to make steps, from now on at the latest."""
         if self._since is None:
             self._since = now
+        if self._stepped is None:
+            self._stepped = now
 
     def stalled(self, now: float) -> str | None:
         """Why it makes no progress; None if it does, or has sent no whereabouts."""

@@ -133,6 +133,8 @@ class ProgressPolicy(RoundPolicy):
         if found:
             since = self._run.now - attempt.launched
             return [(m, self._why(m, attempt.suspects[m.name], since)) for m in found]
+        if attempt.suspects:
+            return []  # who accuses alone would be left alone: `Conduct` decides
         often = [
             (roster[name], f"said nothing in {counted(times, 'attempt')} that failed")
             for name, times in silent.items()
