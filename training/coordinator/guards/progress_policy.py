@@ -65,7 +65,7 @@ class ProgressPolicy(RoundPolicy):
                 if why := pace.stalled(now):
                     self._end(member, why)
             else:
-                pace.rests()
+                pace.rests(now)
         for member, why in self._lacked():
             self._end(member, why)
 
