@@ -183,22 +183,23 @@ def test_who_did_not_come_to_a_group_stays_away_until_it_does_something_else() -
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "said", "deadline"),
     [
-        ("step", "no inner step for"),
-        ("forming", "waited for it in vain"),
+        ("step", "no inner step for", None),
+        ("step", "no inner step for", 0.8),  # it is left out of round after round
+        ("forming", "waited for it in vain", None),
         pytest.param(
-            *("exchange", "waited for it in vain"),
+            *("exchange", "waited for it in vain", None),
             marks=pytest.mark.slow,  # the guard of the one before: another place
         ),
     ],
 )
 def test_a_worker_whose_thread_hangs_is_let_go_and_ends(
-    tmp_path, processes, monkeypatch, call: str, said: str
+    tmp_path, processes, monkeypatch, call: str, said: str, deadline: float | None
 ) -> None:
     """Its heartbeats go on: it is known by its steps, or by who waits for it."""
     monkeypatch.setattr(progress_guard, "LEAST_SECONDS", 1.0)
-    exp = experiment(tmp_path, outer_loop_steps=12)
+    exp = experiment(tmp_path, outer_loop_steps=12, round_deadline_seconds=deadline)
     shepherd, watcher, thread = start_shepherd(exp, workers=3)
     crew = [
         processes.start("helpers.models.bigram_numpy", name, shepherd.port, 0.03, *how)
@@ -206,7 +207,7 @@ def test_a_worker_whose_thread_hangs_is_let_go_and_ends(
     ]
     outcome = thread.finish(60)
     assert outcome.rounds == 12
-    assert [record.workers for record in watcher.rounds][-1] == 2
+    assert [record.workers for record in watcher.rounds][-1] <= 2
     check(shepherd.folder.ledger)
     (line,) = [line for line in watcher.lines if said in line]
     assert "left" in line

@@ -49,7 +49,9 @@ class Pace:
     """The speed of a member's inner steps, and when it made the newest; seconds."""
 
     def __init__(self) -> None:
-        self._usual: deque[float] = deque(maxlen=_ROUNDS)
+        self._took: deque[float] = deque(maxlen=_ROUNDS)
+        self.usual: float | None = None
+        """The usual seconds of a step; None: not known yet."""
         self._since: float | None = None
         self._steps = -1
         self._ordered, self._joined = -math.inf, False
@@ -85,11 +87,6 @@ class Pace:
             took = self.first if self._seen is None else self._seen
             return FIRST_SECONDS if took is None else max(_MINUTE, TIMES * took)
         return max(LEAST_SECONDS, TIMES * known)
-
-    @property
-    def usual(self) -> float | None:
-        """The usual seconds of a step; None: not known yet."""
-        return median(self._usual) if self._usual else None
 
     @property
     def _known(self) -> float | None:
@@ -151,11 +148,12 @@ class Pace:
 
     def made(self, steps: int, seconds: float) -> None:
         """Note how long so many steps took."""
-        self._usual.append(seconds / max(steps, 1))
+        self._took.append(seconds / max(steps, 1))
+        self.usual = median(self._took)
 
     def says(self, steps: int, seconds: float) -> None:
         """Note how long so many steps took as the member says, if nobody saw it."""
-        if not self._usual:
+        if self.usual is None:
             self.made(steps, seconds)
 
     def acted(self, when: float) -> None:
