@@ -64,6 +64,8 @@ from pcp.training_plan import (
 
 NAME = "drawn"
 IDLE_SECONDS = 0.35
+MOMENT_SECONDS = 0.05
+"""A tick is behind all events of a moment, as in `pcp.training.shepherd.shepherd`."""
 PATIENCE_SECONDS = 90.0
 """After the last fault the run is complete by then."""
 ADOPT_SECONDS = 10.0
@@ -271,7 +273,7 @@ class Schedule:
             return
         self.happened(event)
         if not _only_lives(event):
-            self._tick_later(0.02)
+            self._tick_later(MOMENT_SECONDS)
 
     def _tick_later(self, seconds: float) -> None:
         if self.run is not None:
@@ -419,12 +421,12 @@ _PERFORMERS: dict[type, Callable[[Schedule, Any], Event | None]] = {
 
 
 def _only_lives(event: Event) -> bool:
-    """Whether a worker says that it lives, and no more: nothing is due by that.
+    """Whether a worker says that it lives, and where it is: nothing is due by that.
 
     The next tick sees it, within `IDLE_SECONDS`.
     """
     said = event.message if isinstance(event, Received) else None
-    return isinstance(said, Heartbeat) and said.meeting is None
+    return isinstance(said, Heartbeat)
 
 
 def first_violation(seeds: range, policy: str = "together", ranks: int = 1) -> str:
