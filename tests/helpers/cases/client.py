@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import jax.numpy as jnp
 import numpy as np
+from helpers.cases.chlo import zeta
 from helpers.cases.composed import main
 from helpers.oracles.jax_gradients import Case, array, positive
 from jax import lax
@@ -53,11 +54,6 @@ SELECT = main(
     : (tensor<4x5xi1>, {F}, tensor<5xf32>) -> {F}""",
     ("%z", F),
 )
-
-
-def _zeta(x, q):
-    """The defining sum; its rest after 400 terms is below 1e-7 for x = 4."""
-    return ((q[..., None] + jnp.arange(400.0)) ** -x[..., None]).sum(-1)
 
 
 def _ragged_text(lhs: str, rhs: str, sizes: str, result: str, numbers: str) -> str:
@@ -163,7 +159,7 @@ CASES = [
     ),
     Case(
         "broadcast_zeta",
-        lambda x, q: _zeta(*jnp.broadcast_arrays(x, q)),
+        lambda x, q: zeta(*jnp.broadcast_arrays(x, q)),
         (np.full((4, 5), 4, np.float32), positive(5)),
         text=_broadcasting("zeta"),
         wrt=(1,),

@@ -10,12 +10,14 @@ X, W = array(4), array(4, 4, low=-0.5, high=0.5)
 XS = array(5, 4)
 
 
-def _rnn(w, xs, h):
+def rnn(w, xs, h, *, reverse=False):
+    """A scan whose state each step's matrix mixes."""
+
     def step(h, x):
         h = jnp.tanh(w @ h + x)
         return h, h * 2
 
-    return lax.scan(step, h, xs)
+    return lax.scan(step, h, xs, reverse=reverse)
 
 
 def _nested(x):
@@ -28,7 +30,9 @@ def _nested(x):
     return lax.fori_loop(0, 3, outer, x)
 
 
-def _nested_scan(w, xs):
+def nested_scan(w, xs):
+    """A scan in each step of a scan."""
+
     def inner(h, x):
         return jnp.tanh(w * h + x), h
 
@@ -66,15 +70,15 @@ def _counted(name, start, stop, step):
 
 
 LOOPS = [
-    Case("scan_rnn", _rnn, (W, XS, X)),
-    Case("scan_rnn_one_input", _rnn, (W, XS, X), wrt=(1,)),
+    Case("scan_rnn", rnn, (W, XS, X)),
+    Case("scan_rnn_one_input", rnn, (W, XS, X), wrt=(1,)),
     Case(
         "scan_reverse",
         lambda x: lax.scan(lambda c, y: (c * y, c), X, x, reverse=True),
         (XS,),
     ),
-    Case("scan_unused_output", lambda w, xs: _rnn(w, xs, X)[0], (W, XS)),
-    Case("scan_last_only", lambda w, xs: _rnn(w, xs, X)[1][-1], (W, XS)),
+    Case("scan_unused_output", lambda w, xs: rnn(w, xs, X)[0], (W, XS)),
+    Case("scan_last_only", lambda w, xs: rnn(w, xs, X)[1][-1], (W, XS)),
     Case(
         "scan_integers",
         lambda i, x: lax.scan(lambda c, j: (c + x[j] * c, c), X[0], i),
@@ -108,7 +112,7 @@ LOOPS = [
     ),
     Case("fori_once", lambda x: lax.fori_loop(0, 1, lambda i, y: y * y, x), (X,)),
     Case("nested", _nested, (X,)),
-    Case("nested_scan", _nested_scan, (np.float32(0.7), XS)),
+    Case("nested_scan", nested_scan, (np.float32(0.7), XS)),
     _counted("while_step_two", 0, 7, 2),
     _counted("while_down", 6, -1, -3),
     _counted("while_offset", 3, 8, 1),
@@ -140,7 +144,9 @@ def _if(p, x):
     return jnp.where(p, jnp.sin(x), x * x)
 
 
-def _cond_in_scan(x, xs):
+def cond_in_scan(x, xs):
+    """A scan whose steps branch."""
+
     def step(c, y):
         c = lax.cond(y[0] > 0, lambda: c * y, lambda: jnp.sin(c) + x)
         return c, c
@@ -149,7 +155,7 @@ def _cond_in_scan(x, xs):
 
 
 def _scan_in_cond(p, x, xs):
-    return lax.cond(p, lambda: _rnn(W, xs, x)[0], lambda: x * 2)
+    return lax.cond(p, lambda: rnn(W, xs, x)[0], lambda: x * 2)
 
 
 BRANCHES = [
@@ -179,7 +185,7 @@ BRANCHES = [
     ),
     Case("if_true", _if, (np.bool_(True), X), text=_if_text()),
     Case("if_false", _if, (np.bool_(False), X), text=_if_text()),
-    Case("cond_in_scan", _cond_in_scan, (X, XS)),
+    Case("cond_in_scan", cond_in_scan, (X, XS)),
     Case("scan_in_cond", _scan_in_cond, (np.bool_(True), X, XS)),
 ]
 

@@ -5,10 +5,12 @@ fixed number of times with the iterations behind the last one masked.
 """
 
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from helpers.cases.control_flow import cond_in_scan, nested_scan, rnn
 from helpers.oracles.jax_gradients import Case, array
 from jax import lax
 
@@ -178,33 +180,6 @@ def _indexed(n, start):
     return fn
 
 
-def _scan(w, xs, h):
-    def step(h, x):
-        h = jnp.tanh(w @ h + x)
-        return h, h * 2
-
-    return lax.scan(step, h, xs, reverse=True)
-
-
-def _scan_in_scan(w, xs):
-    def inner(h, x):
-        return jnp.tanh(w * h + x), h
-
-    def outer(h, row):
-        h, ys = lax.scan(inner, h, row)
-        return h * 1.5, ys.sum()
-
-    return lax.scan(outer, jnp.float32(0.5), xs)
-
-
-def _branch_in_scan(x, xs):
-    def step(c, y):
-        c = lax.cond(y[0] > 0, lambda: c * y, lambda: jnp.sin(c) + x)
-        return c, c
-
-    return lax.scan(step, x, xs)
-
-
 def _integers(x, i):
     return lax.scan(lambda c, j: ((c[0] * x[c[1]], (c[1] + j) % 4), c[0]), (x, 0), i)
 
@@ -227,9 +202,13 @@ SEGMENTED = [
     *(Case(f"length_{n}", _long(n), (X,)) for n in (1, 2, 9, 10)),
     Case("indexed", _indexed(7, 0), (array(8), array(8))),
     Case("indexed_from_two", _indexed(7, 2), (array(8), array(8))),
-    Case("scan", _scan, (array(4, 4, low=-0.5, high=0.5), array(7, 4), X)),
-    Case("scan_in_scan", _scan_in_scan, (np.float32(0.7), array(5, 4))),
-    Case("branch_in_scan", _branch_in_scan, (X, array(5, 4))),
+    Case(
+        "scan",
+        partial(rnn, reverse=True),
+        (array(4, 4, low=-0.5, high=0.5), array(7, 4), X),
+    ),
+    Case("scan_in_scan", nested_scan, (np.float32(0.7), array(5, 4))),
+    Case("branch_in_scan", cond_in_scan, (X, array(5, 4))),
     Case("integers", _integers, (X, np.arange(6, dtype=np.int32))),
     Case("downwards", _downwards_reference, (X,), text=known(_downwards, X)),
 ]
