@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 import pytest
 from helpers.models.bigram_numpy import BLOCK
+from helpers.present import present
 from helpers.simulation.pure_run import World, a_run, hello
 from helpers.simulation.run_schedules import program
 from helpers.worlds.training_runs import Watcher
@@ -31,7 +32,8 @@ from pcp.training.coordinator.events import (
     Received,
     Tick,
 )
-from pcp.training.coordinator.roster import UNSEEN, Roster
+from pcp.training.coordinator.recovery import Recovery
+from pcp.training.coordinator.roster import READY, UNSEEN, Roster
 from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.coordinator.training_run import TrainingRun
@@ -416,3 +418,30 @@ def test_who_leaves_after_the_last_round_is_not_missed() -> None:
     assert world.run.state.completing_since is not None
     world.step(Lost(world.peers["b"], "gone"))
     assert world.run.status()["absent"] == []
+
+
+@pytest.mark.parametrize(
+    ("slots", "waits"),
+    [(("s1", "s2", "s1"), False), (("s1", "s2", "s3"), True), ((None,) * 3, True)],
+)
+def test_who_was_started_anew_is_not_waited_for_behind_a_restart(slots, waits) -> None:
+    """The worker a had a lease; c is a new process, of its supervisor or of none."""
+    rows = [
+        {"worker": name, "index": index, "address": f"here:{index}"}
+        | ({"supervisor": slot} if slot else {})
+        for index, (name, slot) in enumerate(zip("ab", slots, strict=False))
+    ]
+    world = World("a", "b")
+    world.tick()
+    assert set(world.run.state.progress.outstanding) == {"a", "b"}
+    state = world.run.state
+    state.roster = Roster(rows)
+    for place, (name, slot) in enumerate(zip("bc", slots[1:], strict=True)):
+        said = hello(name).model_copy(
+            update={"address": f"here:{5 + place}", "supervisor": slot}
+        )
+        state.roster.add(Peer(), said, 0.0).state = READY
+    recovery = Recovery(state, present(world.run.rounds))
+    assert recovery.all_back() is not waits
+    state.now = state.born + state.grace + 1.0
+    assert recovery.all_back()
