@@ -45,9 +45,9 @@ class Saver:
         self._proved: set[str] = set()
         """Members that have handed out a committed state."""
         self._asked: dict[str, float] = {}
-        """When each member was asked for the committed state, that it be there."""
+        """Members that were asked for the committed state, and when; no answer yet."""
         self._failed: set[str] = set()
-        """Members of these that did not hand it out."""
+        """Members that were asked and did not hand it out."""
         self._asked_round: int | None = None
         """The round whose state they were asked for."""
 
@@ -92,15 +92,14 @@ class Saver:
         if self._asked_round != run.committed:
             self._asked, self._failed = {}, set()
             self._asked_round = run.committed
-        rest = [member for member in holders if member.name not in self._asked]
-        unanswered = [
-            at for name, at in self._asked.items() if name not in self._failed
-        ]
-        patience = _NEXT_SECONDS * 2 ** max(len(unanswered) - 1, 0)
-        if rest and run.now - max(unanswered, default=-math.inf) >= patience:
+        known = self._asked.keys() | self._failed
+        rest = [member for member in holders if member.name not in known]
+        last = max(self._asked.values(), default=-math.inf)
+        patience = _NEXT_SECONDS * 2 ** max(len(self._asked) - 1, 0)
+        if rest and run.now - last >= patience:
             self._ask(min(rest, key=self._may_lack))
-        elif not rest and not unanswered and not self.resting:
-            self._asked, self._failed = {}, set()  # all are asked once more
+        elif not (rest or self._asked or self.resting):
+            self._failed = set()  # all are asked once more
         return True
 
     def _may_lack(self, member: Member) -> tuple[int, bool]:
@@ -119,10 +118,11 @@ class Saver:
 
     def proved(self, event: Proved) -> bool:
         """Note an answer to a `Prove`; False where it is a fault of the member."""
+        asked = self._asked.pop(event.member, None)
         if event.fault is None:
             self._proved.add(event.member)
             return True
-        if event.round != self._run.committed or event.member not in self._asked:
+        if event.round != self._run.committed or asked is None:
             return True  # the run is further, and so may the member be
         self._failed.add(event.member)
         self._rests_until = self._run.now + _RETRY_SECONDS
