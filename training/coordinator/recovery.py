@@ -119,7 +119,7 @@ class Recovery:
         """Find sources for the waiting members; rewind when no holder can come."""
         run, roster = self._run, self._run.roster
         self._let_go()
-        stranded = self._rounds.needs_holder() and not roster.holders(run.committed)
+        stranded = self._rounds.needs_holder() and not roster.present(run.committed)
         waiting = False
         for member in roster:
             if member.state == READY and stranded:

@@ -187,6 +187,13 @@ class Roster:
         """The ready members that hold the state of a round."""
         return [m for m in self if m.state == READY and m.committed == round_]
 
+    def present(self, round_: int) -> list[Member]:
+        """The holders that can bring others up to date in a group.
+
+        The state of a member that is away can be fetched from it, and no more.
+        """
+        return [member for member in self.holders(round_) if not member.pace.away]
+
 
 def _slot(row: Mapping[str, Any]) -> tuple[str, str] | None:
     """The host and the supervisor of a worker; None: nobody supervises it."""

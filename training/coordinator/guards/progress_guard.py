@@ -14,7 +14,9 @@ a group, makes no steps: the guard checks those it waits for. A newer message en
 a wait, so a wait that began before it is no progress; nor is a wait for members that
 are all further.
 
-A member that does not come to the group of its newest message is left out of the group,
+A round goes on without a member after `Pace.leave_seconds`, which may be half as long,
+where the others wait for it: that costs the member its part of the round. A member that
+does not come to the group of its newest message is left out of the group likewise,
 and counts as away until its whereabouts change.
 """
 
@@ -27,6 +29,8 @@ from pcp.training.wire.messages import (
 )
 
 LEAST_SECONDS = 10.0
+LEAVE_SECONDS = 5.0
+"""The least seconds after which a round goes on without a member that does nothing."""
 TIMES = 10.0
 FIRST_SECONDS = 600.0
 _ROUNDS = 16
@@ -49,7 +53,8 @@ class Pace:
         self._since: float | None = None
         self._steps = -1
         self._ordered, self._joined = -math.inf, False
-        self._away: float | None = None
+        self.away = False
+        """Whether its whereabouts are those of when a group was formed without it."""
         self._stepped: float | None = None
         """When a heartbeat had new steps, or it was to make the first; also at rest."""
         self._seen: float | None = None
@@ -79,6 +84,14 @@ class Pace:
         return max(LEAST_SECONDS, TIMES * known)
 
     @property
+    def leave_seconds(self) -> float:
+        """The seconds after which a round goes on without it, if the others wait."""
+        known, call = self._known, None if self.at is None else self.at.call
+        if known is None or call in _ABOUT:
+            return self.limit
+        return max(LEAVE_SECONDS, TIMES * known)
+
+    @property
     def usual(self) -> float | None:
         """The usual seconds of a step; None: not known yet."""
         return median(self._usual) if self._usual else None
@@ -104,8 +117,8 @@ class Pace:
         """Note its whereabouts; a further step, or a wait for others, is progress."""
         newest = now - _DRIFT * at.since >= self._ordered
         self._joined = newest and at.with_others and not self.behind
-        if self._away is not None and now - _DRIFT * at.since >= self._away:
-            self._away = None
+        if self.at is None or not _stays(self.at, at):
+            self.away = False
         if at.steps > 0 == self._steps and self._since is not None:
             self.first_took = now - self._since
         if (made := at.steps - max(self._steps, 0)) > 0:
@@ -116,18 +129,13 @@ class Pace:
             self._since, self._steps = now, at.steps
         self.at = at
 
+    def idle_seconds(self, now: float) -> float:
+        """The seconds for which it was to make a step, and made none."""
+        return 0.0 if self._since is None else now - self._since
+
     def within(self, seconds: float) -> bool:
         """Whether it is with others, as it says, for as long as that."""
         return self.at is not None and self.at.with_others and self.at.since >= seconds
-
-    @property
-    def away(self) -> bool:
-        """Whether its whereabouts are those of when a group was formed without it."""
-        return self._away is not None
-
-    def left(self, now: float) -> None:
-        """Note that a group is formed without it."""
-        self._away = now
 
     def may_come(self, now: float) -> bool:
         """Whether it may still begin with its message: it has time, or is at it."""
@@ -168,3 +176,9 @@ class Pace:
             f"no inner step for {idle:.1f} s{known}: it is in "
             f"{at.call!r} for {at.since:.1f} s, behind step {at.steps}"
         )
+
+
+def _stays(before: Whereabouts, at: Whereabouts) -> bool:
+    """Whether a thread has not moved between two reports of its whereabouts."""
+    same = (before.call, before.steps) == (at.call, at.steps)
+    return same and at.since >= before.since
