@@ -104,7 +104,7 @@ def test_who_makes_steps_is_waited_for() -> None:
 def test_who_may_have_a_program_to_compile_is_waited_for() -> None:
     """Nobody knows yet what a step of it takes."""
     crew = Crew(*"abc")
-    crew.run.state.roster["b"].pace._usual.clear()
+    crew.run.state.roster["b"].pace.usual = None
     assert left_out(crew, "b", "step", 30.0) is None
 
 

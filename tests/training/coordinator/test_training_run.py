@@ -5,7 +5,6 @@ from typing import Any, get_args
 
 import pytest
 from helpers.models.bigram_numpy import BLOCK
-from helpers.present import present
 from helpers.simulation.pure_run import World, a_run, hello
 from helpers.simulation.run_schedules import program
 from helpers.worlds.training_runs import Watcher
@@ -32,8 +31,7 @@ from pcp.training.coordinator.events import (
     Received,
     Tick,
 )
-from pcp.training.coordinator.recovery import Recovery
-from pcp.training.coordinator.roster import READY, UNSEEN, Roster
+from pcp.training.coordinator.roster import UNSEEN, Roster
 from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.coordinator.training_run import TrainingRun
@@ -420,28 +418,32 @@ def test_who_leaves_after_the_last_round_is_not_missed() -> None:
     assert world.run.status()["absent"] == []
 
 
-@pytest.mark.parametrize(
-    ("slots", "waits"),
-    [(("s1", "s2", "s1"), False), (("s1", "s2", "s3"), True), ((None,) * 3, True)],
-)
-def test_who_was_started_anew_is_not_waited_for_behind_a_restart(slots, waits) -> None:
-    """The worker a had a lease; c is a new process, of its supervisor or of none."""
-    rows = [
-        {"worker": name, "index": index, "address": f"here:{index}"}
-        | ({"supervisor": slot} if slot else {})
-        for index, (name, slot) in enumerate(zip("ab", slots, strict=False))
-    ]
+def test_a_round_that_it_finds_prepared_says_what_a_step_took() -> None:
+    """A member that hangs behind it has no ten minutes."""
+    before = World("a")
+    before.tick()
+    order = before.peers["a"].order
+    took = {"steps": order.steps, "compute_seconds": 2.0, "data_wait_seconds": 4.0}
+    said = {"epoch": order.epoch, "tokens": size(order.lease) * BLOCK, **took}
+    run, peer = a_run(ledger=before.ledger), Peer()
+    found = {"run": "run", "committed": 0, "bundle": program("together").digest}
+    back = found | {"prepared": PREPARED.model_copy(update=said)}
+    run.step(Received(peer, hello("a").model_copy(update=back)), 0.0)
+    run.step(Compiled(peer, program("together")), 0.0)
+    effects = run.step(Tick(), 0.0)
+    (commit,) = [e for e in effects if isinstance(e, Append) and e.kind == "commit"]
+    assert commit.fields["usual_step_seconds"] == 6.0 / order.steps
+    steps = Whereabouts(call="step", steps=order.steps, since=0.1)
+    run.step(Received(peer, Heartbeat(at=steps)), 1.0)
+    assert run.state.roster["a"].pace.limit == 10 * 6.0 / order.steps
+
+
+def test_a_round_that_is_tried_again_says_what_a_step_took() -> None:
+    """As the member says: the shepherd did not see when its steps began."""
     world = World("a", "b")
     world.tick()
-    assert set(world.run.state.progress.outstanding) == {"a", "b"}
-    state = world.run.state
-    state.roster = Roster(rows)
-    for place, (name, slot) in enumerate(zip("bc", slots[1:], strict=True)):
-        said = hello(name).model_copy(
-            update={"address": f"here:{5 + place}", "supervisor": slot}
-        )
-        state.roster.add(Peer(), said, 0.0).state = READY
-    recovery = Recovery(state, present(world.run.rounds))
-    assert recovery.all_back() is not waits
-    state.now = state.born + state.grace + 1.0
-    assert recovery.all_back()
+    world.step(Lost(world.peers["b"], "broken"))
+    world.computes("a")
+    world.prepares("a", compute_seconds=8.0)
+    assert world.committed == 1
+    assert world.run.state.roster["a"].pace.usual == 8.0 / world.peers["a"].order.steps

@@ -1,5 +1,7 @@
-"""The committed state is proved: a holder hands it out once before a run goes on."""
+"""Behind a restart: who holds the committed state, and who comes back."""
 
+import pytest
+from helpers.present import present
 from helpers.simulation.pure_run import (
     Peer,
     World,
@@ -11,6 +13,8 @@ from helpers.simulation.run_schedules import program
 
 from pcp.training.coordinator.effects import Gather, Prove, Write
 from pcp.training.coordinator.events import Compiled, Proved, Received
+from pcp.training.coordinator.recovery import Recovery
+from pcp.training.coordinator.roster import READY, Roster
 
 
 def test_words_of_sockets_without_a_model_count_for_nothing() -> None:
@@ -81,3 +85,30 @@ def test_the_next_holder_is_asked_as_soon_as_one_has_handed_out_nothing() -> Non
         world.tick()
     assert [effect.member for effect in _asked(world)] == ["a", "b", "c"]
     assert len(world.members) == 3
+
+
+@pytest.mark.parametrize(
+    ("slots", "waits"),
+    [(("s1", "s2", "s1"), False), (("s1", "s2", "s3"), True), ((None,) * 3, True)],
+)
+def test_who_was_started_anew_is_not_waited_for_behind_a_restart(slots, waits) -> None:
+    """The worker a had a lease; c is a new process, of its supervisor or of none."""
+    rows = [
+        {"worker": name, "index": index, "address": f"here:{index}"}
+        | ({"supervisor": slot} if slot else {})
+        for index, (name, slot) in enumerate(zip("ab", slots, strict=False))
+    ]
+    world = World("a", "b")
+    world.tick()
+    assert set(world.run.state.progress.outstanding) == {"a", "b"}
+    state = world.run.state
+    state.roster = Roster(rows)
+    for place, (name, slot) in enumerate(zip("bc", slots[1:], strict=True)):
+        said = hello(name).model_copy(
+            update={"address": f"here:{5 + place}", "supervisor": slot}
+        )
+        state.roster.add(Peer(name), said, 0.0).state = READY
+    recovery = Recovery(state, present(world.run.rounds))
+    assert recovery.all_back() is not waits
+    state.now = state.born + state.grace + 1.0
+    assert recovery.all_back()
