@@ -125,8 +125,12 @@ class Roster:
 
     def first_step(self, target: str) -> float | None:
         """The longest first inner step, in seconds, of the members of a target."""
-        took = (m.pace.first_took for m in self if m.hello.target == target)
-        return max((seconds for seconds in took if seconds is not None), default=None)
+        longest: float | None = None
+        for member in self:
+            took = member.pace.first_took
+            if took is not None and member.hello.target == target:
+                longest = took if longest is None else max(took, longest)
+        return longest
 
     def __contains__(self, name: object) -> bool:
         return name in self._members

@@ -215,12 +215,12 @@ class TrainingRun:
                 member.pace.acted(state.now)
             elif message.at is not None:
                 member.pace.heard(message.at, state.now)
-        if isinstance(message, Hello):
+        if member is not None and RoundLoop.serves(message):
+            self._heard(member, message)
+        elif isinstance(message, Hello):
             self._on_hello(event, message)
         elif isinstance(message, StatusQuery):
             state.do(Send(connection, Status(values=self.status())))
-        elif member is not None and RoundLoop.serves(message):
-            self._heard(member, message)
         elif isinstance(message, Failed):
             state.log(f"a worker cannot join: {message.reason}")
             state.do(Close(connection))

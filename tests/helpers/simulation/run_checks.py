@@ -10,7 +10,7 @@ end         all rounds are there; what is free, held and used is all there is
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pcp.errors import StateMismatch
@@ -65,6 +65,11 @@ class Checks:
             do.Send: self._sent,
             do.Keep: self._keep,
             do.Fail: self._failed,
+        }
+        self._told: dict[type, Callable[[Any], None]] = {
+            Commit: self._commit_sent,
+            RoundStart: self._order_sent,
+            LeaseGrant: self._lease_sent,
         }
 
     def seen(self, effect: do.Effect) -> None:
@@ -140,17 +145,22 @@ class Checks:
         self.ever.setdefault(round_, set()).update(enumerate(parts))
 
     def _sent(self, effect: do.Send) -> None:
-        message, disk = effect.message, self._disk.progress
-        if isinstance(message, Commit):
-            if message.digest not in self.parts.get(message.round, ()):
-                raise Violation(f"a commit of {message.round} is not in the ledger")
-        elif isinstance(message, RoundStart):
-            known = (self._attempt.get("round"), self._attempt.get("epoch"))
-            if known != (message.round, message.epoch):
-                raise Violation(f"an order of {message.round} is not in the ledger")
-        elif isinstance(message, LeaseGrant):
-            if list(message.lease) not in list(disk.outstanding.values()):
-                raise Violation(f"a lease {message.lease} is not in the ledger")
+        check = self._told.get(type(effect.message))
+        if check is not None:
+            check(effect.message)
+
+    def _commit_sent(self, message: Commit) -> None:
+        if message.digest not in self.parts.get(message.round, ()):
+            raise Violation(f"a commit of {message.round} is not in the ledger")
+
+    def _order_sent(self, message: RoundStart) -> None:
+        known = (self._attempt.get("round"), self._attempt.get("epoch"))
+        if known != (message.round, message.epoch):
+            raise Violation(f"an order of {message.round} is not in the ledger")
+
+    def _lease_sent(self, message: LeaseGrant) -> None:
+        if list(message.lease) not in list(self._disk.progress.outstanding.values()):
+            raise Violation(f"a lease {message.lease} is not in the ledger")
 
     def _keep(self, effect: do.Keep) -> None:
         self._kept = effect.record.round

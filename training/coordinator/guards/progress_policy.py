@@ -75,9 +75,11 @@ class ProgressPolicy(RoundPolicy):
 
         The round may go on without them before it is certain that they hang.
         """
+        detection = attempt.straggler_detection
+        if not detection.tells_of_company:
+            return []
         paces = {name: self._run.roster[name].pace for name in attempt.members}
         limits = {name: pace.leave_seconds for name, pace in paces.items()}
-        detection = attempt.straggler_detection
         return [
             name
             for name in detection.lacked(attempt.members, limits)
