@@ -76,10 +76,13 @@ class Attempt:
         """Members that are still making inner steps."""
         return [name for name in self.members if self.computing(name)]
 
+    def heard(self, name: str) -> bool:
+        """Whether a member has done its steps, or the exchange, or said it failed."""
+        return name in self.computed or not self.awaits(name)
+
     def silent(self) -> dict[str, int]:
         """Members that were silent, with the number of attempts, this one included."""
-        heard = {*self.computed, *self.prepared, *self.reported}
-        quiet = [name for name in self.members if name not in heard]
+        quiet = [name for name in self.members if not self.heard(name)]
         return {name: self.silences.get(name, 0) + 1 for name in quiet}
 
     def awaits(self, name: str) -> bool:
@@ -88,9 +91,9 @@ class Attempt:
 
     def lags(self, name: str, at: Whereabouts | None) -> bool:
         """Whether others have long done what a member waits for, or there are none."""
-        others = {*self.members} - {name}
         if at is None or not at.with_others:
             return False
+        others = {*self.members} - {name}
         if self.straggler_detection.elsewhere(name):
             return True  # it was for another attempt that it went there
         if at.call == "forming" and others:

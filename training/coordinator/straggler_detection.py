@@ -113,6 +113,8 @@ class StragglerDetection:
         From `earliest` on a quorum may leave members out; at `deadline` every member
         that holds others up is left out. Times are those of the reports.
         """
+        if not (quorum or math.isfinite(deadline)):
+            return []
         said = {n: r for n, r in self._reports.items() if n in members}
         waiting = [r for r in said.values() if r.waited is not None]
         if not waiting:

@@ -38,9 +38,10 @@ def _end(attempt: Attempt, experiment: Experiment) -> float:
     ends = [math.inf]
     if experiment.round_deadline_seconds and attempt.computed:
         ends.append(attempt.began + experiment.round_deadline_seconds)
-    done = sorted(attempt.computed.values())
-    if experiment.quorum and len(done) >= experiment.quorum:
-        ends.append(done[experiment.quorum - 1] + experiment.grace_seconds)
+    quorum = experiment.quorum
+    if quorum and len(attempt.computed) >= quorum:
+        done = sorted(attempt.computed.values())
+        ends.append(done[quorum - 1] + experiment.grace_seconds)
     return max(min(ends), attempt.launched + _pause(attempt, experiment))
 
 

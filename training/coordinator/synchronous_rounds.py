@@ -261,11 +261,10 @@ class SynchronousRounds(Rounds):
         A member that makes the round's steps by an earlier message has begun.
         """
         roster = self._run.roster
-        heard = {*attempt.computed, *attempt.prepared, *attempt.reported}
         return [
             name
             for name in attempt.straggler_detection.awaited(attempt.members)
-            if name not in heard and not roster[name].pace.may_come(now)
+            if not attempt.heard(name) and not roster[name].pace.may_come(now)
         ]
 
     def _leave_out(
