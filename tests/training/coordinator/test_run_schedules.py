@@ -240,11 +240,12 @@ def lets_it_come_again(self: Rounds, member: Member, why: str) -> None:
             "together",
             "consumed other samples",
         ),
-        pytest.param(
-            *(TrainingRun, "_drop", keeps_who_connects_again, "together"),
-            "rank 0 of round",
-            # The guard of progress mends nearly all: one in 1,500 seeds shows it.
-            marks=pytest.mark.slow,
+        (
+            TrainingRun,
+            "_drop",
+            keeps_who_connects_again,
+            "every step",
+            "returned no lease of its",
         ),
     ],
 )
