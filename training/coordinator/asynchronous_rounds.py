@@ -266,7 +266,7 @@ class AsynchronousRounds(Rounds):
 
     def _particulars(self, attempt: Attempt, name: str) -> dict[str, Any]:
         """The source of the newest state, and that a member's steps began before it."""
-        source = self._run.source(self._run.roster[name])
+        source = self._run.source(self._run.roster[name], attempt.retries)
         digest = self._run.progress.digest
         return {"carried": True, "source": source, "digest": digest}
 
@@ -282,11 +282,15 @@ class AsynchronousRounds(Rounds):
             self._failed_fetches += not message.lost
 
     def _again(self, attempt: Attempt, why: str) -> None:
-        """Try again; remove a holder of the newest state that no learner can reach."""
+        """Try again; remove a holder of the newest state that no learner can reach.
+
+        Of several one, when all have had their turns.
+        """
         holders = self._run.roster.holders(self._run.committed)
-        alone = [m for m in holders if m.name not in attempt.members]
-        if self._failed_fetches > _FETCHES and len(alone) == len(holders) == 1:
-            self._failed_fetches, holder = 0, alone[0]
+        alone = bool(holders) and all(m.name not in attempt.members for m in holders)
+        if alone and self._failed_fetches > _FETCHES * len(holders):
+            holder = holders[attempt.retries % len(holders)]
+            self._failed_fetches = attempt.retries = 0
             again = holder.name in self._unreached
             self._unreached.add(holder.name)
             why = "no learner can fetch the newest state from it"

@@ -162,10 +162,13 @@ class RunState:
         saved = self.served
         return saved if saved is not None and saved.round == self.committed else None
 
-    def source(self, member: Member) -> str | None:
-        """The address from which a member can fetch the committed state, or None."""
-        for holder in self.roster.holders(self.committed):
-            return holder.address
+    def source(self, member: Member, turn: int = 0) -> str | None:
+        """The address from which a member can fetch the committed state, or None.
+
+        Holders take turns: where one cannot be reached another one may be.
+        """
+        if holders := self.roster.holders(self.committed):
+            return holders[turn % len(holders)].address
         return self.address_for(member) if self.served_now() is not None else None
 
     def address_for(self, member: Member) -> str:
