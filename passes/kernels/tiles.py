@@ -6,7 +6,7 @@ registers with accumulators and leaves room for operands. All tiles divide their
 remainders of loops would cost more than good tiles gain.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pcp.passes.kernels.contractions import Contraction
 
@@ -20,6 +20,15 @@ class KernelTiles:
     rows: int
     columns: int
     depth: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a product is computed: by which tiles, of which form."""
+
+    tiles: KernelTiles
+    turned: bool = False
+    """Whether the right operand is transposed in memory first."""
 
 
 #: By bits of a vector register: register tiles of f32, best first.
@@ -40,24 +49,27 @@ LEAST_TURNED = 512
 """Rows from which turning is worth it: elements move once, and are read often."""
 
 
-def turns(shape: Contraction, vector_bits: int) -> bool:
-    """Whether the right operand is to be transposed in memory first."""
-    wide = vector_bits >= TURNING_BITS and not shape.batch
-    return wide and shape.form == "NT" and shape.rows >= LEAST_TURNED
-
-
-def tiles_for(shape: Contraction, vector_bits: int, far: int = 1) -> KernelTiles | None:
-    """The tiles of a product, or None, which leaves it to IREE.
+def schedule_for(shape: Contraction, vector_bits: int, far: int = 1) -> Schedule | None:
+    """How a product is computed where nothing was measured; None leaves it to IREE.
 
     `far`: steps side by side where rows of the right operand lie 4 KiB apart.
     """
+    if turn := _turns(shape, vector_bits):
+        shape = replace(shape, form="NN")
     if shape.form[1] == "T" or shape.depth < 1:
         return None
     for rows, columns in REGISTER_TILES.get(vector_bits, ()):
         if shape.rows % rows == 0 and shape.columns % columns == 0 and shape.size:
             parts = _part(shape.rows, rows), _part(shape.columns, columns)
-            return KernelTiles(*parts, rows, columns, _unrolling(shape, far))
+            tiles = KernelTiles(*parts, rows, columns, _unrolling(shape, far))
+            return Schedule(tiles, turn)
     return None
+
+
+def _turns(shape: Contraction, vector_bits: int) -> bool:
+    """Whether the right operand is to be transposed in memory first."""
+    wide = vector_bits >= TURNING_BITS and not shape.batch
+    return wide and shape.form == "NT" and shape.rows >= LEAST_TURNED
 
 
 def _part(extent: int, tile: int) -> int:
