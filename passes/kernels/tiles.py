@@ -38,6 +38,13 @@ REGISTER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
     128: ((4, 16),),
 }
 
+HEADS: dict[int, tuple[tuple[int, int], ...]] = {512: ((16, 32), (16, 16))}
+"""The same of batched products with a transposed right operand, as q·kᵀ of attention:
+its rows are transposed in registers once for so many rows of the left one."""
+
+MOST_DEPTH = 512
+"""Of such a product: of a longer sum IREE's own order of loops is faster."""
+
 PART = 64
 """Most rows and columns of a workgroup's part: its operands fit the first caches."""
 
@@ -56,14 +63,19 @@ def schedule_for(shape: Contraction, vector_bits: int, far: int = 1) -> Schedule
     """
     if turn := _turns(shape, vector_bits):
         shape = replace(shape, form="NN")
-    if shape.form[1] == "T" or shape.depth < 1:
+    if not shape.size or (shape.form[1] == "T" and not _is_of_heads(shape)):
         return None
-    for rows, columns in REGISTER_TILES.get(vector_bits, ()):
-        if shape.rows % rows == 0 and shape.columns % columns == 0 and shape.size:
+    known = HEADS if shape.form[1] == "T" else REGISTER_TILES
+    for rows, columns in known.get(vector_bits, ()):
+        if shape.rows % rows == 0 and shape.columns % columns == 0:
             parts = _part(shape.rows, rows), _part(shape.columns, columns)
             tiles = KernelTiles(*parts, rows, columns, _unrolling(shape, far))
             return Schedule(tiles, turn)
     return None
+
+
+def _is_of_heads(shape: Contraction) -> bool:
+    return shape.batch > 0 and shape.form == "NT" and shape.depth <= MOST_DEPTH
 
 
 def _turns(shape: Contraction, vector_bits: int) -> bool:

@@ -24,6 +24,11 @@ PRODUCTS: dict[str, tuple[str, str, str]] = {
         "6x16x32",
         "batching_dims = [0] x [0], contracting_dims = [2] x [1]",
     ),
+    "batched nt": (
+        "3x48x20",
+        "3x64x20",
+        "batching_dims = [0] x [0], contracting_dims = [2] x [2]",
+    ),
     "batched tn": (
         "2x3x16x32",
         "2x3x16x32",
@@ -148,7 +153,9 @@ def test_tiles_divide_what_they_tile() -> None:
     random = np.random.default_rng(1)
     for _ in range(500):
         rows, depth, columns = (int(n) for n in random.integers(1, 400, 3))
-        shape = Contraction(str(random.choice(["NN", "TN"])), 0, rows, depth, columns)
+        batch = int(random.integers(3))
+        form = str(random.choice(["NN", "TN", "NT"]))
+        shape = Contraction(form, batch, rows, depth, columns)
         for bits in REGISTER_TILES:
             if (schedule := schedule_for(shape, bits)) is None:
                 continue
