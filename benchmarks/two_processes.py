@@ -92,7 +92,7 @@ def torch_ddp(folder: Path, size: Size, rank: int, _: Connection) -> Step:
     )
     model = DistributedDataParallel(torch_module(folder, size))
     optimizer = torch_adamw(model.parameters())
-    _, ids, targets = load(folder)
+    ids, targets = load(folder)[1:]
     half = len(ids) // PROCESSES
     mine = slice(rank * half, (rank + 1) * half)
     x, y = torch.from_numpy(ids[mine]), torch.from_numpy(targets[mine])
