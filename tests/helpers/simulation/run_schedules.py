@@ -330,19 +330,13 @@ class Schedule:
         self.after(pause, lambda: self.run is run and self.tell(made))
 
     def _gather(self, effect: do.Gather) -> None:
-        shown = Gathered(effect.round, effect.members, ())
-        self._fetch(effect, shown, NotSaved)
+        self._fetch(effect, Gathered(effect.round, effect.members, ()), NotSaved)
 
     def _prove(self, effect: do.Prove) -> None:
         said = effect.round, effect.member
         self._fetch(effect, Proved(*said), partial(Proved, *said))
 
-    def _fetch(
-        self,
-        effect: do.Gather | do.Prove,
-        shown: Event,
-        fault: Callable[..., Event],
-    ) -> None:
+    def _fetch(self, effect: Any, shown: Event, fault: Callable[..., Event]) -> None:
         run, parts = self.run, self.checks.parts[effect.round]
         members = len(effect.addresses) // self.ranks
         wanted = [(effect.round, part) for _ in range(members) for part in parts]
