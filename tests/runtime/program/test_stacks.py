@@ -74,9 +74,7 @@ def test_a_manifest_with_other_rows_than_there_are_is_refused(device):
 )
 def test_a_manifest_that_stacks_what_is_not_there_is_refused(said, message):
     with pytest.raises(ValueError, match=message):
-        part = Part(name="twice", results=1, **said)
-        specs = (spec("a", [3]), spec("b", [3]))
-        Function(inputs=specs, results=specs, parts=(part,), returns=(2, 3))
+        stacked(Part(name="twice", results=1, **said))
 
 
 def test_tensors_of_different_types_are_no_stack(good, device):
