@@ -23,6 +23,8 @@ OPTIMIZER = (
     f"adamw{{lr={LR},beta1={BETA1},beta2={BETA2},eps={EPS},weight_decay={DECAY}}}"
 )
 
+COMPARED = 5  # steps whose losses are compared
+
 Step = Callable[[], float]
 
 
@@ -83,11 +85,13 @@ def load(folder: Path) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
 # --- pcp ---
 
 
-def pcp(folder: Path, size: Size, driver: str = "local-task") -> Step:
+def pcp(
+    folder: Path, size: Size, driver: str = "local-task", bundle: str = "step.pcp"
+) -> Step:
     """@grad and @apply of the train bundle, everything on the device."""
     from pcp.runtime.program.executor import Program
 
-    program = Program.load(folder / "step.pcp", device=driver)
+    program = Program.load(folder / bundle, device=driver)
     weights, ids, targets = load(folder)
     signature = program.manifest.function("apply")
     params = [
@@ -106,6 +110,11 @@ def pcp(folder: Path, size: Size, driver: str = "local-task") -> Step:
         return float(loss.numpy())
 
     return step
+
+
+def pcp_tuned(folder: Path, size: Size) -> Step:
+    """The same with products as `pcp tune` measured them before."""
+    return pcp(folder, size, bundle="tuned.pcp")
 
 
 def pcp_sync(folder: Path, size: Size) -> Step:
@@ -193,6 +202,31 @@ def _jax_loss(jnp: Any, jax: Any, w: dict, ids: Any, targets: Any, size: Size) -
 # --- torch ---
 
 
+def torch_module(folder: Path, size: Size) -> Any:
+    """The model with the folder's weights."""
+    import torch
+
+    weights, model = load(folder)[0], torch_model(size)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.from_numpy(weights[name]))
+    return model
+
+
+def torch_adamw(parameters: Any) -> Any:
+    """The optimizer, fused."""
+    import torch
+
+    return torch.optim.AdamW(
+        parameters,
+        lr=LR,
+        betas=(BETA1, BETA2),
+        eps=EPS,
+        weight_decay=DECAY,
+        fused=True,
+    )
+
+
 def torch_eager(
     folder: Path,
     size: Size,
@@ -205,20 +239,9 @@ def torch_eager(
     import torch
 
     torch.set_float32_matmul_precision(products)
-    weights, ids, targets = load(folder)
-    model = torch_model(size)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(weights[name]))
-    model = model.to(device)
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=LR,
-        betas=(BETA1, BETA2),
-        eps=EPS,
-        weight_decay=DECAY,
-        fused=True,
-    )
+    _, ids, targets = load(folder)
+    model = torch_module(folder, size).to(device)
+    optimizer = torch_adamw(model.parameters())
     forward = torch.compile(model) if compiled else model
     x, y = (torch.from_numpy(values).to(device) for values in (ids, targets))
     cast = torch.autocast(device, torch.bfloat16, enabled=size.compute == "bf16")
@@ -243,6 +266,7 @@ def torch_compile(folder: Path, size: Size) -> Step:
 
 CONTESTANTS: dict[str, Callable[[Path, Size], Step]] = {
     "pcp": pcp,
+    "pcp-tuned": pcp_tuned,
     "pcp-sync": pcp_sync,
     "jax": jax,
     "torch": torch_eager,
@@ -278,25 +302,52 @@ def draw(folder: Path, size: Size) -> Any:
 
 
 def prepare(
-    folder: Path, size: Size, report: Callable[[str], None], target: str = "cpu:host"
+    folder: Path,
+    size: Size,
+    report: Callable[[str], None],
+    target: str = "cpu:host",
+    *,
+    tuned: bool = False,
 ) -> None:
-    """Weights, a batch and pcp's bundle, for all contestants."""
+    """Weights, a batch and pcp's bundle, for all contestants; `tuned`: another one."""
+    module = exported(folder, size)
+    compiled(module, size, report, targets=(target,)).write(folder / "step.pcp")
+    if tuned:
+        from pcp.tools.tune import search
+
+        table = folder / "tuning.json"
+        on, products = search.products(module, _options(size, targets=(target,)))
+        table.write_text(search.tune(products, on, report).text())
+        bundle = compiled(module, size, report, targets=(target,), tuning=table)
+        bundle.write(folder / "tuned.pcp")
+    report(f"model: {asdict(size)}")
+
+
+def exported(folder: Path, size: Size) -> Any:
+    """The model as pcp takes it; draws what the folder holds."""
     import torch
 
-    from pcp.compiler.driver import compile as compile_bundle
-    from pcp.compiler.options import CompileOptions
     from pcp.frontends.torch import from_torch
 
     model = draw(folder, size)
     _, ids, targets = load(folder)
-    module = from_torch(model, torch.from_numpy(ids), torch.from_numpy(targets))
-    options = CompileOptions(
-        targets=(target,),
+    return from_torch(model, torch.from_numpy(ids), torch.from_numpy(targets))
+
+
+def compiled(module: Any, size: Size, report: Callable[[str], None], **how: Any) -> Any:
+    """The training bundle; `how` are options of pcp's."""
+    from pcp.compiler.driver import compile as compile_bundle
+
+    return compile_bundle(module, _options(size, report=report, **how))
+
+
+def _options(size: Size, **how: Any) -> Any:
+    from pcp.compiler.options import CompileOptions
+
+    return CompileOptions(
         mode="train",
         optimizer=OPTIMIZER,
         algorithm="none",
         precision=f"params=f32,compute={size.compute},reduce=f32",
-        report=report,
+        **how,
     )
-    compile_bundle(module, options).write(folder / "step.pcp")
-    report(f"model: {asdict(size)}")

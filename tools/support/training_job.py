@@ -30,6 +30,7 @@ from pcp.training.config.experiment import Experiment
 from pcp.training.data.formats.table import check_readable
 from pcp.training.observe.metrics import Observer
 from pcp.training.storage.run_folder import RunFolder
+from pcp.tuning_table import fitting
 
 if TYPE_CHECKING:
     from pcp.passes.planning.choice import Choice
@@ -252,7 +253,7 @@ def compiler_for(
     """
     path = experiment.model_path
     if path.endswith(".pcp"):
-        for key in ("memory", "precision"):
+        for key in ("memory", "precision", "tuning"):
             if (asked := getattr(experiment, key)) is not None:
                 raise ConfigError(
                     f"{key} {asked}: {path} is compiled already; give it to "
@@ -262,6 +263,7 @@ def compiler_for(
 
     def compile_for(target: str) -> bytes:
         from pcp.compiler import driver
+        from pcp.passes.kernels.processors import host_name
 
         began = time.monotonic()
         what, file = f"compiling for {target}", Path(path)
@@ -272,7 +274,8 @@ def compiler_for(
         model = read_model(path)
         inspected(experiment, model)
         with doing(what, size, report=report) as now:
-            options = _options(experiment, targets=(target,), timed=now)
+            tuning = fitting(experiment.tuning, target, host_name(), report)
+            options = _options(experiment, targets=(target,), tuning=tuning, timed=now)
             content = driver.compile(model, options).to_bytes()
         seconds = time.monotonic() - began
         report(f"compiled {Path(path).name} for {target} in {seconds:.1f} s")

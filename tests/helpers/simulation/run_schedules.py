@@ -327,33 +327,25 @@ class Schedule:
 
     def _compile(self, effect: do.Compile) -> None:
         made = Compiled(effect.connection, program(self.policy))
-        run = self.run
-        pause = self.latency()
+        run, pause = self.run, self.latency()
         self.after(pause, lambda: self.run is run and self.tell(made))
 
     def _gather(self, effect: do.Gather) -> None:
-        shown = Gathered(effect.round, effect.members, ())
-        self._fetch(effect, shown, NotSaved)
+        self._fetch(effect, Gathered(effect.round, effect.members, ()), NotSaved)
 
     def _prove(self, effect: do.Prove) -> None:
         said = effect.round, effect.member
         self._fetch(effect, Proved(*said), partial(Proved, *said))
 
-    def _fetch(
-        self,
-        effect: do.Gather | do.Prove,
-        shown: Event,
-        fault: Callable[..., Event],
-    ) -> None:
+    def _fetch(self, effect: Any, shown: Event, fault: Callable[..., Event]) -> None:
         run, parts = self.run, self.checks.parts[effect.round]
-        members = len(effect.addresses) // self.ranks
-        wanted = [(effect.round, part) for _ in range(members) for part in parts]
+        asked = [self.nodes[address] for address in effect.addresses]
+        wanted = [(effect.round, part) for part in parts * (len(asked) // self.ranks)]
         until = self.now + ADOPT_SECONDS
 
         def fetched() -> None:
             if self.run is not run:
                 return
-            asked = [self.nodes[address] for address in effect.addresses]
             there = all(node.alive and not node.frozen for node in asked)
             lacks = [node for node in asked if node.held not in wanted]
             if there and [node.held for node in asked] == wanted:
