@@ -264,6 +264,7 @@ class Rounds(ProgressPolicy):
             said if here else None,
             self._run.now,
             begun=said is not None and said.round == attempt.round,
+            alone=said.alone if said is not None and not here else None,
         )
 
     def _on_group_failed(self, member: Member, message: GroupFailed) -> None:

@@ -47,10 +47,14 @@ class StragglerDetection:
         report: InnerExchangeReport | None,
         now: float,
         begun: bool = True,
+        alone: float | None = None,
     ) -> None:
-        """Note a member's report; None: the member is not in this attempt."""
+        """Note a member's report; None: the member is not in this attempt.
+
+        `alone` is for how long it is then where others are not.
+        """
         if report is None:
-            self._reports[name] = WaitReport(now, -1, None, begun)
+            self._reports[name] = WaitReport(now, -1, None, begun, alone=alone)
         else:
             self.tells_of_company |= report.awaits is not None or bool(report.alone)
             self._reports[name] = WaitReport(

@@ -447,3 +447,29 @@ def test_a_round_that_is_tried_again_says_what_a_step_took() -> None:
     world.prepares("a", compute_seconds=8.0)
     assert world.committed == 1
     assert world.run.state.roster["a"].pace.usual == 8.0 / world.peers["a"].order.steps
+
+
+def test_who_is_alone_where_an_older_group_formed_is_let_go_if_others_lack_it() -> None:
+    """As an island of which one rank hangs there; not before it could have come."""
+    run, peers, rounds = in_a_round(*"abc")
+    attempt = rounds.attempt
+    assert attempt is not None
+    attempt.launched = 100.0
+    older = waits(run).model_copy(
+        update={"epoch": attempt.epoch - 1, "awaits": None, "alone": 90.0}
+    )
+    for now in range(101, 120):
+        run.state.now = float(now)
+        for name in "ac":
+            at = Whereabouts(call="forming", steps=0, since=now - 100.0)
+            report = waits(run, 1).model_copy(
+                update={"awaits": AwaitedRanks(ranks=[1], seconds=now - 100.0)}
+            )
+            run.step(
+                Received(peers[name], Heartbeat(meeting=report, at=at)), float(now)
+            )
+        step = Whereabouts(call="step", steps=0, since=now - 100.0)
+        run.step(Received(peers["b"], Heartbeat(meeting=older, at=step)), float(now))
+        if "stalled" in kinds(run.step(Tick(), float(now))):
+            break
+    assert run.state.now == 110.0

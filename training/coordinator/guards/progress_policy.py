@@ -99,6 +99,7 @@ class ProgressPolicy(RoundPolicy):
         found: list[tuple[Member, str]] = []
         for name, limit in limits.items():
             by, alone = lacked.get(name, ()), attempt.straggler_detection.alone(name)
+            alone = min(alone, self._run.now - attempt.launched)
             if alone >= (limit if by else _ALONE * limit):
                 found.append((roster[name], self._why(roster[name], by, alone)))
         return found
