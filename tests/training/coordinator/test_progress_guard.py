@@ -203,7 +203,7 @@ def test_a_worker_whose_thread_hangs_is_let_go_and_ends(
     tmp_path, processes, monkeypatch, call: str, said: str, deadline: float | None
 ) -> None:
     """Its heartbeats go on: it is known by its steps, or by who waits for it."""
-    monkeypatch.setattr(progress_guard, "LEAST_SECONDS", 1.0)
+    monkeypatch.setattr(progress_guard, "LEAST_SECONDS", 2.0)
     exp = experiment(tmp_path, outer_loop_steps=12, round_deadline_seconds=deadline)
     shepherd, watcher, thread = start_shepherd(exp, workers=3)
     crew = [
