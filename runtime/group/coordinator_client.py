@@ -20,7 +20,7 @@ from pcp.errors import (
 )
 from pcp.runtime.group.coordinator import MAX_CONTROL, greeting
 from pcp.runtime.group.group_endpoint import GroupEndpoint
-from pcp.runtime.group.membership_client import MembershipClient, Presence
+from pcp.runtime.group.membership_client import MembershipClient, PresentMembers
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport.connect_warning import ConnectWarning
 from pcp.runtime.transport.frame import (
@@ -96,7 +96,7 @@ class Coordination:
             time.sleep(_LOOK_SECONDS)
         return self._loop.ask(agent.unvoted)
 
-    def present(self, patience: float) -> Presence | None:
+    def present(self, patience: float) -> PresentMembers | None:
         """Who is here, as the coordinator says; None without an answer in time (s)."""
         agent, until = self.agent, time.monotonic() + patience
         self._loop.ask(agent.ask_who)

@@ -15,7 +15,7 @@ from pcp.runtime.group.membership import Key, Past
 Say = Callable[[str, dict[str, Any]], None]
 
 
-class Presence(NamedTuple):
+class PresentMembers(NamedTuple):
     """The members that a coordinator knows, by name."""
 
     group: list[str]
@@ -41,7 +41,7 @@ class MembershipClient:
         self.voting = False
         self.withdrawing = False
         """Whether the vote is being taken back; it may have been answered before."""
-        self.present: Presence | None = None
+        self.present: PresentMembers | None = None
         """The coordinator's last answer to `ask_who`."""
         self.turn = 0
         """Votes of this epoch that were answered without a change."""
@@ -131,7 +131,7 @@ class MembershipClient:
                 self.withdrawing = False
             case "present":
                 group, waiting = list(facts["group"]), list(facts["waiting"])
-                self.present = Presence(group, waiting, int(facts["wanted"]))
+                self.present = PresentMembers(group, waiting, int(facts["wanted"]))
             case "go":
                 if self._go(int(facts["epoch"])):
                     self._renewal(what, facts)
