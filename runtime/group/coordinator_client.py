@@ -97,7 +97,7 @@ class Coordination:
         return self._loop.ask(agent.unvoted)
 
     def present(self, patience: float) -> PresentMembers | None:
-        """The members that the coordinator knows; None without an answer in time (s)."""
+        """The members that the coordinator knows; None if it is silent."""
         agent, until = self.agent, time.monotonic() + patience
         self._loop.ask(agent.ask_who)
         while (found := agent.present) is None and time.monotonic() < until:
