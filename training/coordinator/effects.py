@@ -124,6 +124,17 @@ class Gather:
 
 
 @dataclass(frozen=True, slots=True)
+class Prove:
+    """Fetch the state of a round from one member, and let it go; answer `Proved`."""
+
+    round: int
+    digest: str | None
+    member: str
+    addresses: Sequence[str]
+    """Its address, or those of its ranks."""
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
     """Write the gathered state; answer `Written` or `NotSaved`."""
 
@@ -192,6 +203,7 @@ Effect = (
     | NoteSettings
     | MakeLatest
     | Gather
+    | Prove
     | Write
     | LookOnDisk
     | FindCheckpoint

@@ -18,7 +18,7 @@ its ranks send their hellos again, a newcomer takes the free place, and the run 
 worker that comes back. Parts of different rounds are no state.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from pcp.training.coordinator.effects import (
     Effect,
     Gather,
     Log,
+    Prove,
     Refuse,
     Send,
 )
@@ -37,6 +38,7 @@ from pcp.training.coordinator.events import (
     Lost,
     NotSaved,
     Peer,
+    Proved,
     Received,
     Tick,
 )
@@ -112,7 +114,7 @@ class Islands:
             case Compiled(program=program):
                 plan = plan_of(program.manifest)
                 self._exchanges_inside = plan.exchanges_inside
-            case NotSaved(at=str() as at):
+            case NotSaved(at=str() as at) | Proved(at=str() as at):
                 return self._pass(replace(event, at=self._member_at(at)), now)
             case Tick():
                 return [*self._waiting_on(now), *self._pass(event, now)]
@@ -255,8 +257,8 @@ class Islands:
                 return [
                     replace(effect, message=Status(values=self._with_ranks(values)))
                 ]
-            case Gather(addresses=addresses):
-                return [self._gathering(effect, addresses)]
+            case Gather(addresses=addresses) | Prove(addresses=addresses):
+                return [replace(effect, addresses=self._of_ranks(addresses))]
         return [effect]
 
     def _closed(self, island: Island) -> list[Effect]:
@@ -268,10 +270,9 @@ class Islands:
             self._ranks.pop(rank.connection, None)
         return [Close(rank.connection) for rank in island.ranks]
 
-    def _gathering(self, effect: Gather, addresses: Any) -> Gather:
+    def _of_ranks(self, addresses: Sequence[str]) -> list[str]:
         """The addresses of all ranks, island by island."""
-        ranks = [self._at(address, at) for address in addresses for at in self._places]
-        return Gather(effect.round, effect.digest, effect.members, ranks, effect.info)
+        return [self._at(address, at) for address in addresses for at in self._places]
 
     @property
     def _places(self) -> range:

@@ -63,7 +63,7 @@ class RoundGroup:
     def abandon(self, epoch: int) -> None:
         """Abort exchanges of groups before `epoch`; from any thread."""
         comm, reason = self._comm, f"the group of epoch {epoch} takes over"
-        self._endpoint.cancel(reason)
+        self._endpoint.cancel(reason, below=epoch)
         if comm is not None and comm.epoch < epoch:
             comm.abort(reason)
         self._outside.abandon(reason, epoch)
