@@ -29,7 +29,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pcp.dialect import hlo, host
-from pcp.dialect.base import integers, strings, symbol, symbols, text
+from pcp.dialect.base import (
+    as_integers,
+    as_strings,
+    integers,
+    strings,
+    symbol,
+    symbols,
+    text,
+)
 from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST, pack, unpack
 from pcp.passes.collectives.import_order import keep_import_order
@@ -48,6 +56,7 @@ from pcp.passes.core.rewriting import (
     replace,
 )
 from pcp.passes.sharding.late import LATE
+from pcp.passes.sharding.name_exchanges import PART_OF
 
 
 @dataclass(frozen=True)
@@ -319,6 +328,17 @@ def _pairs(op: ir.Operation, name: str) -> list[list[int]]:
     ]
 
 
+def _part_of(op: ir.Operation, name: str) -> dict[str, object]:
+    """See `pcp.passes.sharding.name_exchanges`."""
+    given = {n.name: n.attr for n in ir.DictAttr(op.attributes[name])}
+    layout = [as_strings(axes, "layout") for axes in ir.ArrayAttr(given["layout"])]
+    return {
+        "name": ir.StringAttr(given["name"]).value,
+        "shape": as_integers(given["shape"], "shape"),
+        "layout": layout,
+    }
+
+
 _STATIC: dict[str, Callable[[ir.Operation, str], object]] = {
     "dim": integer,
     "root": integer,
@@ -327,6 +347,7 @@ _STATIC: dict[str, Callable[[ir.Operation, str], object]] = {
     "sizes": integers,
     "pairs": _pairs,
     "codec": text,
+    PART_OF: _part_of,
 }
 
 LOWERINGS: dict[str, Callable[[ir.Operation, Imports], None]] = {

@@ -162,10 +162,10 @@ def train(
 
 def _started(experiment: Experiment, place: Place) -> Callable[..., Any]:
     """The run, which is checked as far as it can be without a folder."""
-    workers = experiment.workers if place.workers is None else place.workers
+    workers = experiment.members if place.workers is None else place.workers
     if workers < 1:
         raise UsageError("--workers: at least one")
-    count = workers * experiment.ranks
+    count = experiment.devices(workers)
     target = backends.target_here(place.backend, place.target)
     device = place.device or _local_device(place.backend, count)
     uris = [device or backends.device_of(place.backend, slot) for slot in range(count)]

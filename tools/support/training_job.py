@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import entry_points
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from pcp.tools.support.lines import say
 from pcp.tools.support.model_check import inspected, read_model
 from pcp.tools.support.progress import doing, expected
 from pcp.training.config import experiment_file as experiments
-from pcp.training.config.experiment import Experiment
+from pcp.training.config.experiment import Experiment, axes_of
 from pcp.training.data.formats.table import check_readable
 from pcp.training.observe.metrics import Observer
 from pcp.training.storage.run_folder import RunFolder
@@ -69,8 +70,11 @@ def add_islands(parser: Parser) -> None:
     add("--islands", type=int, metavar="N", help="as --workers, where a mesh is given")
     add(
         "--mesh",
+        action="append",
+        default=[],
         metavar="tp=2,..",
-        help="instead of the experiment's: a worker is an island of so many devices",
+        help="instead of the experiment's: a worker is an island of so many devices; "
+        "given again, one island of each mesh",
     )
 
 
@@ -80,8 +84,17 @@ def with_islands(flags: Namespace) -> list[tuple[str, object]]:
     Their number is that of workers from here on.
     """
     changes = list(flags.changes)
-    if flags.mesh is not None:
-        changes.append(("mesh", flags.mesh))
+    if len(flags.mesh) == 1:
+        changes += [("mesh", flags.mesh[0]), ("islands", [])]
+    elif flags.mesh:
+        if len(flags.mesh) != (flags.islands or flags.workers or len(flags.mesh)):
+            raise UsageError(
+                f"--mesh is given {len(flags.mesh)} times, once for each island; leave "
+                "--islands and --workers out"
+            )
+        flags.islands = flags.workers = None
+        each = [{"mesh": mesh} for mesh in flags.mesh]
+        changes += [("mesh", None), ("islands", each)]
     if flags.cluster is not None:
         changes.append(("cluster", str(Path(flags.cluster).absolute())))
     if flags.islands is not None:
@@ -93,8 +106,13 @@ def with_islands(flags: Namespace) -> list[tuple[str, object]]:
 
 def check_islands(flags: Namespace, experiment: Experiment) -> None:
     """`UsageError` for a number of islands where nothing says what one is."""
-    if flags.islands is not None and experiment.mesh is None:
+    if flags.islands is not None and not experiment.shapes:
         raise UsageError("--islands: say what an island is, --mesh tp=2")
+    if experiment.islands and flags.workers not in (None, len(experiment.islands)):
+        raise UsageError(
+            f"--islands, --workers: the experiment has {len(experiment.islands)} "
+            "islands of unlike shape; name all of them, --mesh tp=2 --mesh tp=1"
+        )
 
 
 def _change(text: str) -> tuple[str, object]:
@@ -265,6 +283,7 @@ def compiler_for(
 
         began = time.monotonic()
         what, file = f"compiling for {target}", Path(path)
+        target_, _, mesh = target.partition(" ")
         size = file.stat().st_size if file.is_file() else 1  # not there: told below
         about = expected(what, size)
         how_long = "" if about is None else f" (up to {about:.0f} s)"
@@ -272,7 +291,8 @@ def compiler_for(
         model = read_model(path)
         inspected(experiment, model)
         with doing(what, size, report=report) as now:
-            options = _options(experiment, targets=(target,), timed=now)
+            spread = _island(experiment, mesh) if mesh else {}
+            options = _options(experiment, targets=(target_,), timed=now, **spread)
             content = driver.compile(model, options).to_bytes()
         seconds = time.monotonic() - began
         report(f"compiled {Path(path).name} for {target} in {seconds:.1f} s")
@@ -309,6 +329,16 @@ def _options(experiment: Experiment, **where: Any) -> Any:
         source=experiment.model_path,
     )
     return CompileOptions(**said | where)
+
+
+def _island(experiment: Experiment, mesh: str) -> dict[str, Any]:
+    """The options for an island of a mesh that exchanges with others of other meshes.
+
+    On one device nothing is cut, whatever is said for the others.
+    """
+    whole = prod(axes_of(mesh).values()) == 1
+    alone: dict[str, Any] = {"sharding": "none", "zero": 0} if whole else {}
+    return {"mesh": f"{WORKERS}=elastic,{mesh}", "unlike": True} | alone
 
 
 LAYOUTS = "layouts"

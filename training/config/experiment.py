@@ -60,6 +60,19 @@ def _held_by_f32(value: float) -> float:
 F32 = Annotated[float, AfterValidator(_held_by_f32)]
 
 
+MESH = r"^[a-z]+=[1-9]\d*(,[a-z]+=[1-9]\d*)*$"
+
+
+class IslandOptions(BaseModel):
+    """Every key of an entry of `islands`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mesh: str = Field(
+        pattern=MESH, description="tp=2: the island's devices, as the experiment's mesh"
+    )
+
+
 class Experiment(BaseModel):
     """Every key of an experiment file."""
 
@@ -245,9 +258,16 @@ class Experiment(BaseModel):
 
     mesh: str | None = Field(
         None,
-        pattern=r"^[a-z]+=[1-9]\d*(,[a-z]+=[1-9]\d*)*$",
+        pattern=MESH,
         description="tp=2: a worker is an island of as many devices as the mesh has, "
         "over which the model is spread; null: one device",
+    )
+    islands: list[IslandOptions] = Field(
+        [],
+        max_length=1000,
+        description='in place of mesh and workers, islands of unlike shape: [{"mesh": '
+        '"tp=2"}, {"mesh": "tp=1"}] begins with one of two devices and one of one; an '
+        "island that has lost devices goes on with the plan for fewer, if it is here",
     )
     sharding: str | None = Field(
         None,
@@ -351,6 +371,8 @@ class Experiment(BaseModel):
             )
         if self.stop_after is not None or self.keep_best:
             self._check_validated()
+        if self.islands:
+            self._check_unlike()
         if self.heartbeat_limit_seconds < 2 * self.heartbeat_seconds:
             raise ValueError(
                 "heartbeat_limit_seconds must be at least twice heartbeat_seconds"
@@ -365,16 +387,72 @@ class Experiment(BaseModel):
                 "validation_fraction above 0"
             )
 
+    def _check_unlike(self) -> None:
+        """Refuse islands of unlike shape where one shape, or no island, is said."""
+        said = {"mesh": self.mesh, "cluster": self.cluster}
+        for key, given in said.items():
+            if given is not None:
+                raise ValueError(
+                    f"islands say the mesh of each, and {key} says {given}; say one"
+                )
+        if len(self.shapes) == 1:
+            raise ValueError(
+                f'islands are all alike: say mesh "{self.shapes[0]}" and workers '
+                f"{len(self.islands)}"
+            )
+        if "workers" in self.model_fields_set and self.workers != len(self.islands):
+            raise ValueError(
+                f"workers is {self.workers}, and there are {len(self.islands)} "
+                "islands; leave workers out"
+            )
+        if staged := [mesh for mesh in self.shapes if "pp" in axes_of(mesh)]:
+            raise ValueError(
+                "islands of unlike shape exchange parts of all tensors, and a stage of "
+                f"{staged[0]} has few of them; leave pp out, or take one mesh for all"
+            )
+        if self.model_path.endswith(".pcp"):
+            raise ValueError(
+                "islands of unlike shape have a program each, and "
+                f"{self.model_path} is one; name the model"
+            )
+
     @property
     def axes(self) -> dict[str, int]:
         """The mesh of an island; no axes where a worker is one device."""
-        pairs = [axis.split("=") for axis in (self.mesh or "").split(",") if axis]
-        return {axis: int(size) for axis, size in pairs}
+        return axes_of(self.mesh or "")
 
     @property
     def ranks(self) -> int:
-        """The devices of an island."""
+        """The devices of an island, where all are alike."""
         return prod(self.axes.values())
+
+    @property
+    def shapes(self) -> list[str]:
+        """The meshes of islands, each once; none where a worker is one device."""
+        alike = [self.mesh] if self.mesh is not None else []
+        return [*dict.fromkeys(each.mesh for each in self.islands)] or alike
+
+    @property
+    def sizes(self) -> list[int]:
+        """By shape, the devices of an island."""
+        return [prod(axes_of(mesh).values()) for mesh in self.shapes or [""]]
+
+    @property
+    def wanted(self) -> list[int]:
+        """By shape, the islands that a run of unlike ones begins with."""
+        meshes = [each.mesh for each in self.islands]
+        return [meshes.count(mesh) for mesh in self.shapes or [""]]
+
+    @property
+    def members(self) -> int:
+        """The workers, or islands, that the run begins with."""
+        return len(self.islands) or self.workers
+
+    def devices(self, members: int) -> int:
+        """The devices of so many workers, or islands."""
+        if not self.islands:
+            return members * self.ranks
+        return sum(prod(axes_of(each.mesh).values()) for each in self.islands)
 
     @property
     def data_options(self) -> DataOptions:
@@ -408,3 +486,9 @@ class Experiment(BaseModel):
             "parameter_groups": [[g["match"], g["optimizer"]] for g in kinds],
             "data": self.data_options.model_dump(exclude=FREE, exclude_defaults=True),
         }
+
+
+def axes_of(mesh: str) -> dict[str, int]:
+    """The axes of a mesh that is written as `tp=2,dp=2`."""
+    pairs = [axis.split("=") for axis in mesh.split(",") if axis]
+    return {axis: int(size) for axis, size in pairs}

@@ -152,7 +152,7 @@ class Shepherd:
             now=clock(),
         )
         self.training = TrainingRun(self.state)
-        self.islands = Islands(self.training, experiment.ranks)
+        self.islands = Islands(self.training, experiment.sizes, experiment.wanted)
         self._performers = self._performing()
         self._happened(Opened())
         self._admission.key = write_control(folder.path, host, self.hub.port)
@@ -380,7 +380,7 @@ class Shepherd:
         # No round begins meanwhile: a silent worker is removed here too.
         silence = self.experiment.heartbeat_limit_seconds
         asked = (effect.addresses, effect.round, effect.digest, safe, silence)
-        parts = self._artifacts.parts
+        parts, shapes = self._artifacts.parts, effect.shapes
 
         def then(result: Checkpoint | Exception) -> None:
             if isinstance(result, Exception):
@@ -391,7 +391,7 @@ class Shepherd:
             nonfinite = result.info["nonfinite"]
             self._happened(Gathered(effect.round, effect.members, nonfinite))
 
-        self.hub.work(lambda: checkpointer.gather(*asked, parts), then)
+        self.hub.work(lambda: checkpointer.gather(*asked, parts, shapes), then)
 
     def _write(self, effect: do.Write) -> None:
         checkpoint, keep = self._gathered, self.experiment.keep_checkpoints

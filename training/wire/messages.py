@@ -112,9 +112,9 @@ class Hello(Message, frozen=True):
     """A worker introduces itself, for the first time or again.
 
     `committed` is the round of the state of `run` that the worker holds; None: it holds
-    none. `island` and `coordinate` are of the island in which the worker was a rank;
-    None: it has been in none. `data` is the digest of its data, checked against an
-    `Expects`.
+    none. `island`, its `shape` and `coordinate` are of the island in which the worker
+    was a rank; None: it has been in none. `data` is the digest of its data, checked
+    against an `Expects`.
     """
 
     kind: Literal["hello"] = "hello"
@@ -132,6 +132,7 @@ class Hello(Message, frozen=True):
     supervisor: Name | None = None
     island: Name | None = None
     coordinate: Count | None = None
+    shape: Count = 0
     data: Digest | None = None
 
 
@@ -191,6 +192,10 @@ class Welcome(Message, frozen=True):
     digest: Digest | None
     island: Name | None = None
     coordinate: Count = 0
+    shape: Count = 0
+    """Which of `shapes` the island has."""
+    shapes: list[dict[str, Any]] = Field(default_factory=list, max_length=100)
+    """How islands cut the state, where not all do alike; see `IslandShapes`."""
     term: Count = 0
     """The term of the shepherd among voters; workers ignore messages of older terms."""
 
@@ -206,6 +211,10 @@ class Restore(Message, frozen=True):
     round: Count
     source: Name | None
     keep: bool = False
+    ranks: list[Name] = Field(default_factory=list, max_length=10_000)
+    """The ranks of an island of another shape, which hold the state together."""
+    shape: Count = 0
+    """The shape of that island."""
 
 
 class Ready(Message, frozen=True):
@@ -256,6 +265,9 @@ class RoundStart(Message, frozen=True):
     island: list[Name] = Field(default_factory=list, max_length=10_000)
     """The addresses of the ranks of the island; empty: the member is alone in it."""
     inner_epoch: Count = 0
+    shapes: list[Count] = Field(default_factory=list, max_length=10_000)
+    """By island, its shape, where not all are alike: `members` are all ranks of all
+    islands then."""
     term: Count = 0
 
 

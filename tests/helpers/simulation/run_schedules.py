@@ -241,7 +241,7 @@ class Schedule:
             now=self.now,
         )
         self.run = TrainingRun(state)
-        self.islands = Islands(self.run, self.ranks)
+        self.islands = Islands(self.run, (self.ranks,))
         self.served: tuple[int, list[str]] | None = None
         self._found: tuple[int, list[str]] | None = None
         self.happened(Opened())

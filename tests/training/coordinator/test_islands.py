@@ -135,7 +135,7 @@ def keeps_the_others(
     self: Islands, island: Island, reason: str, now: float
 ) -> list[Effect]:
     """The ranks that are left hear nothing, and nobody asks them again."""
-    return lost(self, island, reason, now)[: -(self.size - 1)]
+    return lost(self, island, reason, now)[: -(self.sizes[0] - 1)]
 
 
 @pytest.mark.parametrize(
