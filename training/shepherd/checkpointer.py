@@ -15,7 +15,7 @@ from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.island_parts import WHOLE, IslandParts, joined_digest
-from pcp.training.storage.island_shapes import IslandShapes, Place, joined
+from pcp.training.storage.island_shapes import IslandShapes, RankPlace, joined
 from pcp.training.storage.state_names import (
     INNER,
     OF_A_ROUND,
@@ -109,7 +109,7 @@ def _islands(
         if isinstance(parts, IslandParts):
             digest = joined_digest([safetensors_io.digest(own) for own in shared])
         else:
-            places = [Place(shape, at) for at in range(cut.size)]
+            places = [RankPlace(shape, at) for at in range(cut.size)]
             pairs = zip(shared, places, strict=True)
             digest = joined([parts.digest_of(own, place) for own, place in pairs])
         yield addresses[start], ranks, digest, cut

@@ -33,7 +33,7 @@ _BITS = 256
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """A rank: its island's shape, and its coordinate there."""
 
     shape: int
@@ -148,11 +148,13 @@ class IslandShapes(Sequence[IslandShape]):
     def _everybody(self) -> Holders:
         return tuple(tuple(range(one.parts.size)) for one in self._shapes)
 
-    def where(self, name: str, place: Place) -> Box:
+    def where(self, name: str, place: RankPlace) -> Box:
         """The box of a state's tensor that a rank holds; () is all of it."""
         return self._shapes[place.shape].parts.where(name, place.coordinate) or ()
 
-    def owned(self, part: Mapping[str, np.ndarray], place: Place) -> dict[Ring, Arrays]:
+    def owned(
+        self, part: Mapping[str, np.ndarray], place: RankPlace
+    ) -> dict[Ring, Arrays]:
         """The pieces of a rank's part that it owns, by who owns them in all shapes.
 
         They are named `tensor#n`, alike in all shapes.
@@ -171,7 +173,7 @@ class IslandShapes(Sequence[IslandShape]):
         return found
 
     def owned_along(
-        self, part: Mapping[str, np.ndarray], place: Place, present: Sequence[int]
+        self, part: Mapping[str, np.ndarray], place: RankPlace, present: Sequence[int]
     ) -> dict[Ring, Arrays]:
         """The pieces that a rank owns, by their ring of islands of these shapes."""
         found: dict[Ring, Arrays] = {}
@@ -181,7 +183,7 @@ class IslandShapes(Sequence[IslandShape]):
         return found
 
     def put(
-        self, part: Arrays, pieces_: Mapping[str, np.ndarray], place: Place
+        self, part: Arrays, pieces_: Mapping[str, np.ndarray], place: RankPlace
     ) -> None:
         """Write pieces, by their names, into a rank's part."""
         for named, piece in pieces_.items():
@@ -218,7 +220,7 @@ class IslandShapes(Sequence[IslandShape]):
         return self._lying(known[0][0], [layout for _, layout in known])
 
     def reduced(
-        self, name: str, place: Place, present: Sequence[int]
+        self, name: str, place: RankPlace, present: Sequence[int]
     ) -> list[Reduction]:
         """What a rank of these islands reduces of an exchange, ring by ring."""
         shape, layout = self._shapes[place.shape].exchanges[name]
@@ -243,12 +245,14 @@ class IslandShapes(Sequence[IslandShape]):
         """The digest of a whole state."""
         first = self._shapes[0].parts
         ranks = range(first.size)
-        shares = [self.digest_of(first.cut(whole, at), Place(0, at)) for at in ranks]
+        shares = [
+            self.digest_of(first.cut(whole, at), RankPlace(0, at)) for at in ranks
+        ]
         found = joined(shares)
         assert found is not None, "every rank has a share"
         return found
 
-    def digest_of(self, part: Mapping[str, np.ndarray], place: Place) -> str:
+    def digest_of(self, part: Mapping[str, np.ndarray], place: RankPlace) -> str:
         """A rank's share of the digest of a state: of the pieces that it owns."""
         total = 0
         for owners, arrays in self.owned(part, place).items():
@@ -274,13 +278,13 @@ def _text(number: int) -> str:
     return f"{number % 2**_BITS:064x}"
 
 
-class Taken:
+class PartTaken:
     """A rank's part of a state that ranks of an island of another shape hold.
 
     `add` takes a rank's snapshot at a time, so that never the whole state is held.
     """
 
-    def __init__(self, shapes: IslandShapes, place: Place, source: int) -> None:
+    def __init__(self, shapes: IslandShapes, place: RankPlace, source: int) -> None:
         self._shapes, self._place, self._source = shapes, place, source
         self._arrays: Arrays = {}
         self._seen: dict[str, np.ndarray] = {}
@@ -288,7 +292,7 @@ class Taken:
 
     def add(self, coordinate: int, snapshot: Mapping[str, np.ndarray]) -> None:
         """Take what the rank at `coordinate` has of this rank's part."""
-        theirs = Place(self._source, coordinate)
+        theirs = RankPlace(self._source, coordinate)
         for name, array in snapshot.items():
             mine = self._shapes.where(name, self._place)
             other = self._shapes.where(name, theirs)

@@ -14,7 +14,7 @@ import numpy as np
 from pcp.errors import StateMismatch
 from pcp.training.data.lease_pool import Range
 from pcp.training.storage import safetensors_io
-from pcp.training.storage.island_shapes import IslandShapes, Place
+from pcp.training.storage.island_shapes import IslandShapes, RankPlace
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import (
     FROZEN,
@@ -138,9 +138,9 @@ class WorkerState:
         )
 
     @property
-    def rank(self) -> Place:
+    def rank(self) -> RankPlace:
         """Where this is a rank, among islands of unlike shape."""
-        return Place(self.shape, self.coordinate or 0)
+        return RankPlace(self.shape, self.coordinate or 0)
 
     def digest(self, shared: Mapping[str, np.ndarray]) -> str:
         """The digest of this worker's shared state, or of a rank's part of one."""

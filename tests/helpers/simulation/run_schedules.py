@@ -27,6 +27,7 @@ from helpers.simulation.scheduled_islands import StepsInside
 from helpers.simulation.scheduled_workers import Node
 
 from pcp.bundle import Bundle
+from pcp.training.config.experiment import IslandOptions
 from pcp.training.config.experiment_file import (
     parse,
 )
@@ -120,10 +121,11 @@ def experiment() -> Any:
 class Schedule:
     """One run; everything follows from the seed and the policy of its rounds."""
 
-    def __init__(self, seed: int, policy: str = "together", ranks: int = 1) -> None:
+    def __init__(self, seed: int, policy: str = "together", *ranks: int) -> None:
+        """`ranks` are those of an island; given again, of islands of another shape."""
         self.seed, self.policy, self.plan = seed, policy, POLICIES[policy]
-        self.ranks = ranks
-        """Of each island."""
+        self.sizes = ranks or (1,)
+        """By shape, the ranks of an island."""
         self.random = draw = random.Random(seed)
         self.now = 0.0
         self.workers = draw.choice((1, 2, 2, 3, 3, 4))
@@ -141,7 +143,7 @@ class Schedule:
         self.run: TrainingRun | None = None
         self.ended: float | None = None
         """When the run was complete."""
-        self.checks = Checks(self.experiment, ranks)
+        self.checks = Checks(self.experiment, self.sizes)
         self.frozen_until = 0.0
         """Until then the shepherd's process does nothing."""
         self.points: int | None = None
@@ -175,7 +177,21 @@ class Schedule:
             "late": "next" if late else "drop",
             "uneven_steps": draw.random() < 0.2,
             "workers": self.workers,
-        }
+        } | self._islands()
+
+    @property
+    def unlike(self) -> bool:
+        """Whether there are islands of several shapes."""
+        return len(self.sizes) > 1
+
+    def _islands(self) -> dict[str, Any]:
+        """The islands of unlike shape that the run begins with, all shapes drawn."""
+        if not self.unlike:
+            return {}
+        meshes = [f"tp={size}" for size in self.sizes]
+        more = [self.random.choice(meshes) for _ in meshes[self.workers :]]
+        drawn = [*meshes, *more]
+        return {"islands": [IslandOptions(mesh=mesh) for mesh in drawn]}
 
     # The world.
 
@@ -195,7 +211,7 @@ class Schedule:
     def go(self) -> "Schedule":
         """To the end; `Violation` says what went wrong."""
         self._open()
-        for _ in range(self.workers * self.ranks):
+        for _ in range(self._devices()):
             self.after(0.2 * self.random.random(), self.start_worker)
         plan(self)
         queue, until = self._queue, FAULT_SECONDS + PATIENCE_SECONDS
@@ -209,6 +225,12 @@ class Schedule:
         if self.ended is None:
             raise Violation(f"the run stands still: {self._where()}")
         return self
+
+    def _devices(self) -> int:
+        """How many processes there are to begin with."""
+        if self.unlike:
+            return self.experiment.devices(0)
+        return self.workers * self.sizes[0]
 
     def _living(self) -> bool:
         return any(node.alive and not node.hung for node in self.nodes.values())
@@ -241,7 +263,8 @@ class Schedule:
             now=self.now,
         )
         self.run = TrainingRun(state)
-        self.islands = Islands(self.run, (self.ranks,))
+        wanted = self.experiment.wanted if self.unlike else ()
+        self.islands = Islands(self.run, self.sizes, wanted)
         self.served: tuple[int, list[str]] | None = None
         self._found: tuple[int, list[str]] | None = None
         self.happened(Opened())
@@ -330,13 +353,20 @@ class Schedule:
 
     def _gather(self, effect: do.Gather) -> None:
         run, parts = self.run, self.checks.parts[effect.round]
-        wanted = [(effect.round, part) for _ in effect.members for part in parts]
+        shapes = effect.shapes or [0] * len(effect.members)
+        wanted = [
+            (effect.round, self.checks.part(parts, (shape, at)))
+            for shape in shapes
+            for at in range(self.sizes[shape])
+        ]
         until = self.now + ADOPT_SECONDS
 
         def fetched() -> None:
             if self.run is not run:
                 return
             asked = [self.nodes[address] for address in effect.addresses]
+            if len(asked) != len(wanted):
+                raise Violation(f"{len(asked)} ranks are asked for {len(wanted)} parts")
             there = all(node.alive and not node.frozen for node in asked)
             lacks = [node for node in asked if node.held not in wanted]
             if there and [node.held for node in asked] == wanted:
@@ -427,14 +457,14 @@ def _only_lives(event: Event) -> bool:
     return isinstance(said, Heartbeat) and said.meeting is None
 
 
-def first_violation(seeds: range, policy: str = "together", ranks: int = 1) -> str:
+def first_violation(seeds: range, policy: str = "together", *ranks: int) -> str:
     """What the first schedule that goes wrong says; "" when none does."""
     often = gc.get_threshold()
     gc.set_threshold(10_000)  # a run's objects are garbage when it is over, not before
     try:
         for seed in seeds:
             try:
-                Schedule(seed, policy, ranks).go()
+                Schedule(seed, policy, *ranks).go()
             except Violation as wrong:
                 return f"seed {seed}, {policy}: {wrong}"
         return ""

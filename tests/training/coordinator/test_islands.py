@@ -48,14 +48,14 @@ def test_no_death_of_a_thousand_does(point: str, ranks: int) -> None:
     ("policy", "seeds"), [("together", 60), ("every step", 40), ("alone", 20)]
 )
 def test_no_schedule_stops_a_run_of_islands(policy: str, seeds: int) -> None:
-    assert first_violation(range(seeds), policy, ranks=2) == ""
+    assert first_violation(range(seeds), policy, 2) == ""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("policy", ["together", "every step", "fragments", "alone"])
 def test_no_schedule_of_thousands_does(policy: str) -> None:
-    assert first_violation(range(3000), policy, ranks=2) == ""
+    assert first_violation(range(3000), policy, 2) == ""
 
 
 def test_islands_lose_ranks_and_come_back() -> None:
