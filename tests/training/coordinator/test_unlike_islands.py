@@ -135,12 +135,12 @@ def test_an_island_that_lost_a_device_goes_on_with_the_plan_for_one(
     run = Run(tmp_path, model, MESHES, **LONG)
     port, watcher = run.shepherd.port, run.watcher
     crew = [processes.start(RANK, "a", port)]
-    eventually(lambda: run.shapes() == [1], 60)
+    eventually(lambda: run.shapes() == [1], 240)
     crew.append(processes.start(RANK, "b", port))
     doomed = processes.start(RANK, "c", port)
     for shapes in ([1, 2], [1, 1]):
-        eventually(lambda shapes=shapes: run.shapes() == shapes, 60)
-        eventually(lambda: watcher.rounds and watcher.rounds[-1].workers == 2, 60)
+        eventually(lambda shapes=shapes: run.shapes() == shapes, 240)
+        eventually(lambda: watcher.rounds and watcher.rounds[-1].workers == 2, 240)
         watcher.wait_for_round(watcher.rounds[-1].round + 4)
         doomed.kill()  # the second time it is gone already
     run.shepherd.interrupt(15)
