@@ -9,7 +9,7 @@ contestant keeps them.
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -83,11 +83,13 @@ def load(folder: Path) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
 # --- pcp ---
 
 
-def pcp(folder: Path, size: Size, driver: str = "local-task") -> Step:
+def pcp(
+    folder: Path, size: Size, driver: str = "local-task", bundle: str = "step.pcp"
+) -> Step:
     """@grad and @apply of the train bundle, everything on the device."""
     from pcp.runtime.program.executor import Program
 
-    program = Program.load(folder / "step.pcp", device=driver)
+    program = Program.load(folder / bundle, device=driver)
     weights, ids, targets = load(folder)
     signature = program.manifest.function("apply")
     params = [
@@ -106,6 +108,11 @@ def pcp(folder: Path, size: Size, driver: str = "local-task") -> Step:
         return float(loss.numpy())
 
     return step
+
+
+def pcp_tuned(folder: Path, size: Size) -> Step:
+    """The same with products as `pcp tune` measured them before."""
+    return pcp(folder, size, bundle="tuned.pcp")
 
 
 def pcp_sync(folder: Path, size: Size) -> Step:
@@ -243,6 +250,7 @@ def torch_compile(folder: Path, size: Size) -> Step:
 
 CONTESTANTS: dict[str, Callable[[Path, Size], Step]] = {
     "pcp": pcp,
+    "pcp-tuned": pcp_tuned,
     "pcp-sync": pcp_sync,
     "jax": jax,
     "torch": torch_eager,
@@ -278,9 +286,14 @@ def draw(folder: Path, size: Size) -> Any:
 
 
 def prepare(
-    folder: Path, size: Size, report: Callable[[str], None], target: str = "cpu:host"
+    folder: Path,
+    size: Size,
+    report: Callable[[str], None],
+    target: str = "cpu:host",
+    *,
+    tuned: bool = False,
 ) -> None:
-    """Weights, a batch and pcp's bundle, for all contestants."""
+    """Weights, a batch and pcp's bundle, for all contestants; `tuned`: another one."""
     import torch
 
     from pcp.compiler.driver import compile as compile_bundle
@@ -299,4 +312,12 @@ def prepare(
         report=report,
     )
     compile_bundle(module, options).write(folder / "step.pcp")
+    if tuned:
+        from pcp.tools.tune import search
+
+        table = folder / "tuning.json"
+        on, products = search.products(module, options)
+        table.write_text(search.tune(products, on, report).text())
+        tuned_options = replace(options, tuning=table)
+        compile_bundle(module, tuned_options).write(folder / "tuned.pcp")
     report(f"model: {asdict(size)}")

@@ -5,6 +5,7 @@
     python benchmarks/step.py --size vocabulary    # the same, 8192 tokens
     python benchmarks/step.py --size large         # 12 layers, d=512
     python benchmarks/step.py --json step.json --contestants pcp,jax
+    python benchmarks/step.py --size medium --contestants pcp,pcp-tuned,torch
 
 Forward, backward and AdamW of the same GPT from the same weights on the same batch.
 Each contestant runs in a process of its own and waits while the others run; they take
@@ -254,9 +255,14 @@ def main(arguments: Sequence[str]) -> int:
     size = _size(options)
     with tempfile.TemporaryDirectory(prefix="pcp-step-") as place:
         folder = Path(place)
-        print(size)
-        prepare(folder, size, report=lambda line: print(f"  {line}"))
         names = options.contestants.split(",")
+        print(size)
+        prepare(
+            folder,
+            size,
+            report=lambda line: print(f"  {line}"),
+            tuned="pcp-tuned" in names,
+        )
         runners = compete(names, folder, size, options.rounds, options.steps)
     result = summary(runners, size)
     if options.json:
@@ -274,7 +280,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--size", choices=SIZES, default="small")
     for name, kind in Size.__annotations__.items():
         parser.add_argument(f"--{name}", type=kind, help="instead of the size's own")
-    parser.add_argument("--contestants", default=",".join(CONTESTANTS))
+    usual = [name for name in CONTESTANTS if name != "pcp-tuned"]  # takes a minute
+    parser.add_argument("--contestants", default=",".join(usual))
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=5, help="counted, in a turn")
     parser.add_argument("--json", type=Path, help="write everything measured here")

@@ -57,7 +57,7 @@ class Build:
 
 def bundled(program: Program, options: CompileOptions) -> Bundle:
     """Compile a program for each target, or each device's for its own."""
-    builds = list(_builds(program, options))
+    builds = list(builds_of(program, options))
     compiled = emit_all([(build.module, build.target) for build in builds], options)
     members = {
         "ir/source.mlir": program.source.encode(),
@@ -78,7 +78,8 @@ def bundled(program: Program, options: CompileOptions) -> Bundle:
     return Bundle.build(program.manifest.model_copy(update=changes), members)
 
 
-def _builds(program: Program, options: CompileOptions) -> Iterator[Build]:
+def builds_of(program: Program, options: CompileOptions) -> Iterator[Build]:
+    """Each module that is to be compiled, for its target."""
     if program.mesh is None:
         for target in map(find, dict.fromkeys(options.target_names)):
             file = f"modules/{target.file_name}.vmfb"

@@ -81,7 +81,7 @@ def bundle_key(options: CompileOptions, environment: Mapping[str, str]) -> str |
 def _told(name: str, value: object) -> Iterator[str | bytes]:
     """An option as text, and the content of a file that it names."""
     yield f"{type(value).__name__} {value}"
-    if name == "cluster" and value is not None:
+    if name in ("cluster", "tuning") and value is not None:
         yield Path(str(value)).read_bytes()
     if name == "sharding" and value not in (None, "auto", "none"):
         yield Path(str(value)).read_bytes()

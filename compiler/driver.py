@@ -45,6 +45,7 @@ from pcp.passes.training.outer.parts import group
 from pcp.passes.training.outer.spec import KINDS
 from pcp.passes.training.outer.spec import parse as parse_algorithm
 from pcp.training_plan import TrainingPlan
+from pcp.tuning_table import TuningTable
 from pcp.version import VERSION
 
 Made = TypeVar("Made", Bundle, Program)
@@ -57,6 +58,8 @@ def compile(module: ir.Module, options: CompileOptions) -> Bundle:
     """
     for name in options.target_names:
         find(name)  # before the slow part
+    if options.tuning:
+        TuningTable.read(options.tuning)
     return _within_memory(lambda chosen: _compile(module, chosen), module, options)
 
 

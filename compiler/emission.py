@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from os import cpu_count
+from pathlib import Path
 
 from pcp.compiler import catalog, iree
 from pcp.compiler.cache import Cache, key
@@ -21,8 +22,10 @@ from pcp.compiler.options import CompileOptions
 from pcp.compiler.targets import OWN, SCHEDULE, Target
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context
-from pcp.errors import CompileError
+from pcp.errors import CompileError, ConfigError
 from pcp.passes.core.straight_functions import straight
+from pcp.passes.kernels.processors import host_name
+from pcp.tuning_table import TuningTable
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ def emit_all(
     programs: Sequence[tuple[ir.Module, Target]], options: CompileOptions
 ) -> list[Binary]:
     """Each program compiled for its target, in order; equal ones only once."""
+    programs = tuned(programs, options.tuning)
     if options.kernels == "none":
         programs = [(module, target.without(OWN)) for module, target in programs]
     once = {(id(m), t.name): (m, t) for m, t in programs}
@@ -65,6 +69,25 @@ def emit_all(
             path.write_text(text.plain)
     compiled = dict(zip(distinct, _run(list(distinct.values()), options), strict=True))
     return [Binary(compiled[t.plain, on.name], t.straight) for t, on in wanted]
+
+
+def tuned(
+    programs: Sequence[tuple[ir.Module, Target]], file: Path | None
+) -> Sequence[tuple[ir.Module, Target]]:
+    """The programs, those for the target of a tuning table with what it says.
+
+    `ConfigError` where it is of none of their targets.
+    """
+    if file is None:
+        return programs
+    table, host = TuningTable.read(file), host_name()
+    unfit = {target.name: table.unfit(target.name, host) for _, target in programs}
+    if all(unfit.values()):
+        raise ConfigError(f"{file}: {next(iter(unfit.values()))}")
+    return [
+        (module, target if unfit[target.name] else target.tuned(table.option))
+        for module, target in programs
+    ]
 
 
 def _run(

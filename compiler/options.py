@@ -101,6 +101,7 @@ class CompileOptions:
     `targets` None is cpu, or with `cluster` what its devices are.
     `cache` is a folder, or None for none. `keep_ir` is a folder that gets the IR
     after each pass. `jobs` compilers run at once (None: one per processor).
+    `tuning` is a file of `pcp tune`: how products are computed on its target.
     With `kernels` `none` all code is IREE's; `own` is pcp's where its table has some.
     `timeout` is for one of IREE's runs, in seconds. `source` names the model in
     errors. `opt_level` is the first of IREE's levels to try; when IREE fails, lower
@@ -142,6 +143,7 @@ class CompileOptions:
     checkpoints: bool = False
     report: Callable[[str], None] = _silent
     timed: Callable[[str], None] | None = None
+    tuning: Path | None = None
 
     def __post_init__(self) -> None:
         asked = {"mesh": (self.mesh, "dp=4,tp=2"), "split": (self.split, "dp=5,2,1")}

@@ -48,6 +48,14 @@ class Target:
         passes = [p for p in self.passes if p.partition("{")[0] != name]
         return replace(self, passes=tuple(passes))
 
+    def tuned(self, rows: str) -> "Target":
+        """The same target; products are as `rows` of `pcp tune` say."""
+        passes = [
+            f'{p.removesuffix("}")} tuned="{rows}"}}' if p.startswith(SCHEDULE) else p
+            for p in self.passes
+        ]
+        return replace(self, passes=tuple(passes))
+
     @property
     def made_for(self) -> tuple[str, ...]:
         """What else than the name says which processor: that of this very machine."""

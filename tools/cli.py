@@ -55,6 +55,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "pcp.tools.commands.planner",
         "which mesh and layouts suit a cluster, and why",
     ),
+    "tune": (
+        "pcp.tools.tune.tune",
+        "how a model's products are fastest on this processor",
+    ),
     "probe": (
         "pcp.tools.commands.probe",
         "measure this machine and write a cluster file",

@@ -8,6 +8,7 @@ pcp-compile --hf DIR --target cpu
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pcp import whole_file
@@ -86,6 +87,26 @@ def parser() -> Parser:
     """Its flags."""
     about = (__doc__ or "").strip().splitlines()
     parser = Parser(prog=PROG, description=about[0], example="\n  ".join(about[2:]))
+    add_program_flags(parser)
+    add = parser.add_argument
+    add("-o", dest="output", metavar="OUT", help="default: MODEL.TARGET.pcp here")
+    add("--emit", choices=EMITTED, default="bundle")
+    add("--keep-ir", metavar="DIR", type=Path, help="IR after each step")
+    help_ = "pcp's own code for products, or IREE's alone; default own"
+    add("--kernels", choices=KERNELS, default="own", help=help_)
+    help_ = "how products are computed on its target, of `pcp tune`"
+    add("--tuning", metavar="FILE", type=Path, help=help_)
+    add("--opt-level", choices=OPT_LEVELS, default=DEFAULT_OPT_LEVEL, help="IREE's")
+    add("--jobs", type=int, metavar="N", help="target compilers at once")
+    add("--cache", metavar="DIR|off", help="default: $PCP_CACHE or the user's cache")
+    add("--timeout", type=float, default=TIMEOUT_S, help="seconds for one target")
+    add_sign_flag(parser)
+    add("-q", "--quiet", action="store_true", help="only errors and the result")
+    return parser
+
+
+def add_program_flags(parser: Parser) -> None:
+    """The flags that say which program it is, of commands that compile one."""
     add = parser.add_argument
     help_ = "StableHLO, as text or bytecode"
     add("model", nargs="?", metavar="MODEL.mlir", help=help_)
@@ -97,7 +118,6 @@ def parser() -> Parser:
         help="cpu, cpu:host, cpu:<llvm cpu>, sm_90a, gfx942, vulkan, metal, ...; "
         "say it again for more; over a mesh one for all members, or one for each",
     )
-    add("-o", dest="output", metavar="OUT", help="default: MODEL.TARGET.pcp here")
     add("--mode", choices=MODES, help="default: train if there is a scalar loss")
     add("--optimizer", help=f"for training; default {DEFAULT_OPTIMIZER}")
     add("--algorithm", help=f"between workers; default {DEFAULT_ALGORITHM}")
@@ -130,23 +150,13 @@ def parser() -> Parser:
     add("--freeze", metavar="NAMES", help=help_)
     help_ = "keep an average of the parameters that decays so, as 0.999"
     add("--ema", type=float, default=0.0, metavar="DECAY", help=help_)
-    add("--emit", choices=EMITTED, default="bundle")
     add("--entry", default="main", help="the function to compile; default main")
     help_ = "an extension: optimizers, algorithms, rules, passes, ops; again for more"
     add("--load", action="append", default=[], metavar="FILE.py", help=help_)
-    add("--keep-ir", metavar="DIR", type=Path, help="IR after each step")
-    help_ = "pcp's own code for products, or IREE's alone; default own"
-    add("--kernels", choices=KERNELS, default="own", help=help_)
-    add("--opt-level", choices=OPT_LEVELS, default=DEFAULT_OPT_LEVEL, help="IREE's")
-    add("--jobs", type=int, metavar="N", help="target compilers at once")
-    add("--cache", metavar="DIR|off", help="default: $PCP_CACHE or the user's cache")
-    add("--timeout", type=float, default=TIMEOUT_S, help="seconds for one target")
-    add_sign_flag(parser)
-    add("-q", "--quiet", action="store_true", help="only errors and the result")
-    return parser
 
 
-def _options(flags: argparse.Namespace) -> Options:
+def program_options(flags: argparse.Namespace) -> Options:
+    """What `add_program_flags` says."""
     if hf_training.requested(flags) is None and flags.model is None:
         raise UsageError("say what to compile: MODEL.mlir, or --hf DIR")
     targets = [name for text in flags.target for name in text.split(",") if name]
@@ -158,12 +168,6 @@ def _options(flags: argparse.Namespace) -> Options:
         optimizer=flags.optimizer,
         algorithm=flags.algorithm,
         entry=flags.entry,
-        jobs=flags.jobs,
-        cache=cache_folder(flags.cache),
-        keep_ir=flags.keep_ir,
-        timeout=flags.timeout,
-        kernels=flags.kernels,
-        opt_level=flags.opt_level,
         source=flags.model or flags.hf,
         mesh=flags.mesh,
         split=flags.split,
@@ -182,6 +186,19 @@ def _options(flags: argparse.Namespace) -> Options:
         lora=flags.lora,
         freeze=flags.freeze,
         ema=flags.ema,
+    )
+
+
+def _options(flags: argparse.Namespace) -> Options:
+    return replace(
+        program_options(flags),
+        jobs=flags.jobs,
+        cache=cache_folder(flags.cache),
+        keep_ir=flags.keep_ir,
+        timeout=flags.timeout,
+        kernels=flags.kernels,
+        opt_level=flags.opt_level,
+        tuning=flags.tuning,
         report=_quiet if flags.quiet else _say,
     )
 

@@ -1,5 +1,6 @@
 // RUN: pcp-opt %s --pcp-schedule-kernels=vector=512 --allow-unregistered-dialect | filecheck %s
 // RUN: pcp-opt %s --pcp-schedule-kernels=vector=256 | filecheck %s --check-prefix=HALF
+// RUN: pcp-opt %s --pcp-schedule-kernels='vector=512 tuned="NT:0x2048x256x768=32x128:4x64x8;TN:8x128x32x64=iree"' --allow-unregistered-dialect | filecheck %s --check-prefix=TUNED
 // RUN: pcp-opt %s --pcp-schedule-kernels=vector=64 | filecheck %s --check-prefix=NONE
 
 // NONE-NOT: linalg
@@ -14,6 +15,11 @@
 // CHECK-SAME: ins(%arg0, %[[H]]
 // HALF-LABEL: @linear
 // HALF-NEXT: stablehlo.dot_general
+// What was measured holds before the table: not turned, other tiles.
+// TUNED-LABEL: @linear
+// TUNED-NOT: linalg.transpose
+// TUNED: distribution = [32, 128, 0], vector_common_parallel = [4, 64, 0], vector_reduction = [0, 0, 8]
+// TUNED-SAME: ins(%arg0, %arg1 : tensor<2048x256xf32>, tensor<768x256xf32>)
 func.func @linear(%x: tensor<2048x256xf32>, %w: tensor<768x256xf32>) -> tensor<2048x768xf32> {
   %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1] : (tensor<2048x256xf32>, tensor<768x256xf32>) -> tensor<2048x768xf32>
   return %0 : tensor<2048x768xf32>

@@ -107,6 +107,7 @@ def _maps(shape: Contraction) -> ir.ArrayAttr:
     """Which loops index which operand, by the form; loops are (b,) m, n, k."""
     batch = ["b"] if shape.batch else []
     first = ["m", "k"] if shape.form[0] == "N" else ["k", "m"]
+    second = ["k", "n"] if shape.form[1] == "N" else ["n", "k"]
     loops = [*batch, "m", "n", "k"]
     return ir.ArrayAttr.get(
         [
@@ -117,7 +118,7 @@ def _maps(shape: Contraction) -> ir.ArrayAttr:
                     [ir.AffineDimExpr.get(loops.index(x)) for x in [*batch, *letters]],
                 )
             )
-            for letters in (first, ["k", "n"], ["m", "n"])
+            for letters in (first, second, ["m", "n"])
         ]
     )
 

@@ -74,6 +74,8 @@ def instruction_set(cpu: str) -> str:
     return {512: wide, 256: "x86-64-v3"}.get(_BITS.get(cpu, 0), "")
 
 
+_NAMED = ("vendor_id", "cpu family", "model\t", "CPU implementer", "CPU part")
+
 #: What a set has besides the one before it, as Linux lists it.
 _FLAGS: dict[str, str] = {
     "x86-64-v3": "ssse3 sse4_1 sse4_2 popcnt avx avx2 bmi1 bmi2 f16c fma movbe abm",
@@ -95,6 +97,16 @@ def _host_set(cpuinfo: Path) -> str:
 def host_flags() -> str:
     """What this machine's processor says of itself; "" where nothing is said."""
     return " ".join(sorted(_flags(Path("/proc/cpuinfo"))))
+
+
+@cache
+def host_name() -> str:
+    """This machine's kind of processor, `GenuineIntel 6 207`: vendor, family, model.
+
+    Where Linux does not say it, what the system calls it.
+    """
+    parts = [_listed(Path("/proc/cpuinfo"), what) for what in _NAMED]
+    return " ".join(" ".join(sorted(p)) for p in parts if p) or platform.processor()
 
 
 @cache

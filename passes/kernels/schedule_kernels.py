@@ -1,5 +1,6 @@
 """pcp-schedule-kernels: contractions with tiles that suit a processor."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pcp.dialect import hlo
@@ -7,10 +8,12 @@ from pcp.dialect.bindings import ir
 from pcp.passes.core.base import Pass
 from pcp.passes.core.rewriting import before, operations
 from pcp.passes.core.rewriting import replace as put
-from pcp.passes.kernels.contractions import contraction_of
+from pcp.passes.kernels.contractions import Contraction, contraction_of
 from pcp.passes.kernels.linalg import foreign, product, turned
-from pcp.passes.kernels.tiles import tiles_for, turns
+from pcp.passes.kernels.tiles import Schedule, schedule_for
+from pcp.passes.kernels.tuned import parse
 
+Measured = Mapping[Contraction, Schedule | None]
 #: Transposed right operands, by the value and the block where it is needed.
 Turned = dict[tuple[ir.Value, ir.Block], ir.Value]
 
@@ -23,6 +26,8 @@ class ScheduleKernels(Pass):
     registers, `far` the steps of a sum side by side where rows of the right operand lie
     4 KiB apart. Where the table of `passes/kernels/tiles.py` has nothing for a product,
     it stays a dot_general, and IREE chooses. Sums add in the order of their terms.
+    What `tuned` says of a product (`passes/kernels/tuned.py`), as `pcp tune` measured
+    it, holds before the table.
     With wide registers a transposed right operand, as a linear layer's weights are, is
     transposed in memory first: once for all products of a block, by a kernel of its
     own. Before and after `pcp-schedule-kernels{vector=512}`:
@@ -39,33 +44,42 @@ class ScheduleKernels(Pass):
     name = "pcp-schedule-kernels"
     vector: int
     far: int = 1
+    tuned: str = ""
 
     def run(self, module: ir.Module) -> None:
         """Rewrite `module` in place."""
+        measured = parse(self.tuned)
         with foreign(module.context):
             found: Turned = {}
             for op in operations(module):
-                if op.name == "stablehlo.dot_general" and _is_f32(op):
-                    self._schedule(op, found)
+                if op.name == "stablehlo.dot_general" and is_f32(op):
+                    self._schedule(op, measured, found)
 
-    def _schedule(self, op: ir.Operation, found: Turned) -> None:
-        shape = contraction_of(op)
-        if shape is None:
+    def _schedule(self, op: ir.Operation, measured: Measured, found: Turned) -> None:
+        if (shape := contraction_of(op)) is None:
             return
-        turn = turns(shape, self.vector)
-        final = replace(shape, form="NN") if turn else shape
-        if (tiles := tiles_for(final, self.vector, self.far)) is None:
-            return
-        with before(op):
-            left = _as(op.operands[0], shape.left)
-            right = _as(op.operands[1], shape.right)
-            if turn:
-                right = _once(op, right, found)
-            value = product(final, left, right, tiles)
-            put(op, [_as(value, hlo.shape_of(op.result))])
+        if shape in measured:
+            schedule = measured[shape]
+        else:
+            schedule = schedule_for(shape, self.vector, self.far)
+        if schedule is not None:
+            tile(op, shape, schedule, found)
 
 
-def _is_f32(op: ir.Operation) -> bool:
+def tile(
+    op: ir.Operation, shape: Contraction, schedule: Schedule, found: Turned
+) -> None:
+    """Write the product `op` as `schedule` says; `found` are operands turned before."""
+    with before(op):
+        left = _as(op.operands[0], shape.left)
+        right = _as(op.operands[1], shape.right)
+        if schedule.turned:
+            right, shape = _once(op, right, found), replace(shape, form="NN")
+        value = product(shape, left, right, schedule.tiles)
+        put(op, [_as(value, hlo.shape_of(op.result))])
+
+
+def is_f32(op: ir.Operation) -> bool:
     """Whether all of it is f32, computed as f32."""
     types = [hlo.element_type(value) for value in (*op.operands, op.result)]
     return all(isinstance(t, ir.F32Type) for t in types) and (

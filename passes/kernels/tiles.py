@@ -6,7 +6,7 @@ registers with accumulators and leaves room for operands. All tiles divide their
 remainders of loops would cost more than good tiles gain.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pcp.passes.kernels.contractions import Contraction
 
@@ -22,12 +22,28 @@ class KernelTiles:
     depth: int
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """How a product is computed: by which tiles, of which form."""
+
+    tiles: KernelTiles
+    turned: bool = False
+    """Whether the right operand is transposed in memory first."""
+
+
 #: By bits of a vector register: register tiles of f32, best first.
 REGISTER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
     512: ((8, 32), (4, 32), (8, 16)),
     256: ((4, 16),),
     128: ((4, 16),),
 }
+
+HEADS: dict[int, tuple[tuple[int, int], ...]] = {512: ((16, 32), (16, 16))}
+"""The same of batched products with a transposed right operand, as q·kᵀ of attention:
+its rows are transposed in registers once for so many rows of the left one."""
+
+MOST_DEPTH = 512
+"""Of such a product: of a longer sum IREE's own order of loops is faster."""
 
 PART = 64
 """Most rows and columns of a workgroup's part: its operands fit the first caches."""
@@ -40,24 +56,32 @@ LEAST_TURNED = 512
 """Rows from which turning is worth it: elements move once, and are read often."""
 
 
-def turns(shape: Contraction, vector_bits: int) -> bool:
-    """Whether the right operand is to be transposed in memory first."""
-    wide = vector_bits >= TURNING_BITS and not shape.batch
-    return wide and shape.form == "NT" and shape.rows >= LEAST_TURNED
-
-
-def tiles_for(shape: Contraction, vector_bits: int, far: int = 1) -> KernelTiles | None:
-    """The tiles of a product, or None, which leaves it to IREE.
+def schedule_for(shape: Contraction, vector_bits: int, far: int = 1) -> Schedule | None:
+    """How a product is computed where nothing was measured; None leaves it to IREE.
 
     `far`: steps side by side where rows of the right operand lie 4 KiB apart.
     """
-    if shape.form[1] == "T" or shape.depth < 1:
+    if turn := _turns(shape, vector_bits):
+        shape = replace(shape, form="NN")
+    if not shape.size or (shape.form[1] == "T" and not _is_of_heads(shape)):
         return None
-    for rows, columns in REGISTER_TILES.get(vector_bits, ()):
-        if shape.rows % rows == 0 and shape.columns % columns == 0 and shape.size:
+    known = HEADS if shape.form[1] == "T" else REGISTER_TILES
+    for rows, columns in known.get(vector_bits, ()):
+        if shape.rows % rows == 0 and shape.columns % columns == 0:
             parts = _part(shape.rows, rows), _part(shape.columns, columns)
-            return KernelTiles(*parts, rows, columns, _unrolling(shape, far))
+            tiles = KernelTiles(*parts, rows, columns, _unrolling(shape, far))
+            return Schedule(tiles, turn)
     return None
+
+
+def _is_of_heads(shape: Contraction) -> bool:
+    return shape.batch > 0 and shape.form == "NT" and shape.depth <= MOST_DEPTH
+
+
+def _turns(shape: Contraction, vector_bits: int) -> bool:
+    """Whether the right operand is to be transposed in memory first."""
+    wide = vector_bits >= TURNING_BITS and not shape.batch
+    return wide and shape.form == "NT" and shape.rows >= LEAST_TURNED
 
 
 def _part(extent: int, tile: int) -> int:

@@ -21,6 +21,7 @@ FLOOR = {
     "pieces",
     "signing",
     "training_plan",
+    "tuning_table",
     "version",
     "whole_file",
     "wire",
@@ -77,7 +78,7 @@ IN_JAX = "frontends/linalg/"
 # Pages of runs, the same in Starlette's; the gateway is made of it.
 IN_WEB, PAGES = "training/observe/web/", ("live_page", "runs_page", "server")
 # The same in IREE's terms.
-IN_IREE = "tools/profile/"
+IN_IREE = ("tools/profile/", "tools/tune/")
 
 
 def test_the_ground_floor_is_in_the_table():

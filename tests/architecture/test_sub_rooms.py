@@ -72,6 +72,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "guide": "support",
         "pages": "support guide profile",
         "profile": "",
+        "tune": "support",
         "serving": "support",
         "commands": "support pages profile serving",
         "launchers": "support commands",

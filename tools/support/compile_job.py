@@ -40,7 +40,7 @@ def compile_file(
         raise UsageError(f"--sign signs a bundle, and --emit {flags.emit} writes none")
     name = output_name(options.source, named, flags.emit)
     output = Path(flags.output or name)
-    module = _module(flags, options)
+    module = read_program(flags, options)
     if flags.emit == "mlir":
         _write(output, _text(module, options, targets).encode())
         return f"wrote {output}"
@@ -70,7 +70,7 @@ def both(now: Callable[[str], None], options: CompileOptions) -> Callable[[str],
     return tell
 
 
-def _module(flags: Namespace, options: CompileOptions) -> ir.Module:
+def read_program(flags: Namespace, options: CompileOptions) -> ir.Module:
     """The model's file, or what is traced of a folder of transformers."""
     if (request := hf_training.requested(flags)) is None:
         return read(flags.model)
@@ -83,7 +83,8 @@ def _text(module: ir.Module, options: CompileOptions, targets: Sequence[Target])
     program = driver.lower(module, options)
     if program.mesh is not None:
         return str(program.module)
-    return emission.target_text(program.module, targets[0]).plain
+    pairs = emission.tuned([(program.module, targets[0])], options.tuning)
+    return emission.target_text(*pairs[0]).plain
 
 
 def output_name(model: str, targets: Sequence[str], emit: str = "bundle") -> str:

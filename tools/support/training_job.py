@@ -31,6 +31,7 @@ from pcp.training.config.experiment import Experiment, axes_of
 from pcp.training.data.formats.table import check_readable
 from pcp.training.observe.metrics import Observer
 from pcp.training.storage.run_folder import RunFolder
+from pcp.tuning_table import fitting
 
 if TYPE_CHECKING:
     from pcp.passes.planning.choice import Choice
@@ -270,7 +271,7 @@ def compiler_for(
     """
     path = experiment.model_path
     if path.endswith(".pcp"):
-        for key in ("memory", "precision"):
+        for key in ("memory", "precision", "tuning"):
             if (asked := getattr(experiment, key)) is not None:
                 raise ConfigError(
                     f"{key} {asked}: {path} is compiled already; give it to "
@@ -280,10 +281,11 @@ def compiler_for(
 
     def compile_for(target: str) -> bytes:
         from pcp.compiler import driver
+        from pcp.passes.kernels.processors import host_name
 
         began = time.monotonic()
         what, file = f"compiling for {target}", Path(path)
-        target_, _, mesh = target.partition(" ")
+        name, _, mesh = target.partition(" ")
         size = file.stat().st_size if file.is_file() else 1  # not there: told below
         about = expected(what, size)
         how_long = "" if about is None else f" (up to {about:.0f} s)"
@@ -291,8 +293,10 @@ def compiler_for(
         model = read_model(path)
         inspected(experiment, model)
         with doing(what, size, report=report) as now:
+            tuning = fitting(experiment.tuning, name, host_name(), report)
+            said = {"targets": (name,), "tuning": tuning, "timed": now}
             spread = _island(experiment, mesh) if mesh else {}
-            options = _options(experiment, targets=(target_,), timed=now, **spread)
+            options = _options(experiment, **said | spread)
             content = driver.compile(model, options).to_bytes()
         seconds = time.monotonic() - began
         report(f"compiled {Path(path).name} for {target} in {seconds:.1f} s")

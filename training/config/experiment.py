@@ -224,6 +224,11 @@ class Experiment(BaseModel):
         description="types of the training program, as "
         "params=f32,compute=bf16,reduce=f32: see docs/training.md; null: all f32",
     )
+    tuning: str | None = Field(
+        None,
+        description="a file of pcp tune: how products are computed by workers of its "
+        "target",
+    )
     layers: Literal["unrolled", "rolled", "auto"] = Field(
         "unrolled",
         description="equal layers of the model as a loop over stacked parameters, "

@@ -139,7 +139,7 @@ def resolve(path: str, folder: Path) -> str:
 
 def _with_paths(experiment: Experiment, folder: Path) -> Experiment:
     keys = ("model_path", "data_path", "initial_weights", "frozen_weights")
-    keys += ("chunk_manifest_path", "cluster")
+    keys += ("chunk_manifest_path", "cluster", "tuning")
     given = {key: value for key in keys if (value := getattr(experiment, key))}
     found: dict[str, object] = {
         key: _existing(key, value, folder) for key, value in given.items()

@@ -117,14 +117,10 @@ class Roster:
     def __len__(self) -> int:
         return len(self._members)
 
-    def first_steps(self) -> dict[str, float]:
-        """The longest first inner step, in seconds, by the target of the members."""
-        longest: dict[str, float] = {}
-        for member in self:
-            took, target = member.pace.first_took, member.hello.target
-            if took is not None:
-                longest[target] = max(took, longest.get(target, took))
-        return longest
+    def first_step(self, target: str) -> float | None:
+        """The longest first inner step, in seconds, of the members of a target."""
+        took = (m.pace.first_took for m in self if m.hello.target == target)
+        return max((seconds for seconds in took if seconds is not None), default=None)
 
     def __contains__(self, name: object) -> bool:
         return name in self._members

@@ -284,6 +284,10 @@ class Rounds(ProgressPolicy):
         # again, as after a rewind; in the other order they would be lost.
         run.do(Keep(record))
         more: dict[str, Any] = {"metrics": record.metrics} if record.metrics else {}
+        for name in attempt.members:
+            said = attempt.prepared[name]
+            seconds = said.compute_seconds + said.data_wait_seconds
+            run.roster[name].pace.says(said.steps, seconds)
         paces = (run.roster[name].pace.usual for name in attempt.members)
         if usual := max((pace for pace in paces if pace is not None), default=None):
             more["usual_step_seconds"] = usual

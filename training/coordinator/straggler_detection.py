@@ -38,6 +38,8 @@ class StragglerDetection:
 
     def __init__(self) -> None:
         self._reports: dict[str, WaitReport] = {}
+        self.tells_of_company = False
+        """Whether any member was in a call with others, or alone in one."""
 
     def heard(
         self,
@@ -50,6 +52,7 @@ class StragglerDetection:
         if report is None:
             self._reports[name] = WaitReport(now, -1, None, begun)
         else:
+            self.tells_of_company |= report.awaits is not None or bool(report.alone)
             self._reports[name] = WaitReport(
                 at=now,
                 entered=report.entered,

@@ -209,7 +209,9 @@ class TrainingRun:
         state, member = self.state, self.state.roster.find(connection)
         if member is not None:
             member.seen = state.now
-            if isinstance(message, Heartbeat) and message.at is not None:
+            if not isinstance(message, Heartbeat):
+                member.pace.acted(state.now)
+            elif message.at is not None:
                 member.pace.heard(message.at, state.now)
         if isinstance(message, Hello):
             self._on_hello(event, message)

@@ -1,6 +1,6 @@
 """A run of the pure coordinator, whose workers do what a test says."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from helpers.models.bigram_numpy import BLOCK
@@ -25,7 +25,7 @@ from pcp.training.coordinator.events import (
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.data.lease_pool import size
-from pcp.training.storage.ledger_state import LedgerReplay
+from pcp.training.storage.ledger_state import replayed
 from pcp.training.wire.message import (
     VERSION,
     Message,
@@ -67,11 +67,13 @@ def no_answer(asked: Gather) -> Event:
     return NotSaved("no answer", asked.addresses[0])
 
 
-def a_run(wanted: int = 1, **keys: Any) -> TrainingRun:
-    """One that nobody has joined."""
+def a_run(
+    wanted: int = 1, ledger: Iterable[Mapping[str, Any]] = (), **keys: Any
+) -> TrainingRun:
+    """One that nobody has joined; `ledger` has the lines of the shepherd before."""
     state = RunState(
         experiment().model_copy(update=keys),
-        LedgerReplay(),
+        replayed(ledger),
         name="run",
         folder="run",
         serves="127.0.0.1:1",

@@ -9,7 +9,7 @@ from pcp.dialect.context import parse
 from pcp.passes.core.rewriting import operations
 from pcp.passes.kernels.contractions import Contraction, contraction_of
 from pcp.passes.kernels.schedule_kernels import ScheduleKernels
-from pcp.passes.kernels.tiles import PART, REGISTER_TILES, tiles_for
+from pcp.passes.kernels.tiles import PART, REGISTER_TILES, schedule_for
 
 #: Left, right, numbers: every form, batched and not, odd depths, several free dims.
 PRODUCTS: dict[str, tuple[str, str, str]] = {
@@ -23,6 +23,11 @@ PRODUCTS: dict[str, tuple[str, str, str]] = {
         "6x32x16",
         "6x16x32",
         "batching_dims = [0] x [0], contracting_dims = [2] x [1]",
+    ),
+    "batched nt": (
+        "3x48x20",
+        "3x64x20",
+        "batching_dims = [0] x [0], contracting_dims = [2] x [2]",
     ),
     "batched tn": (
         "2x3x16x32",
@@ -148,10 +153,13 @@ def test_tiles_divide_what_they_tile() -> None:
     random = np.random.default_rng(1)
     for _ in range(500):
         rows, depth, columns = (int(n) for n in random.integers(1, 400, 3))
-        shape = Contraction(str(random.choice(["NN", "TN"])), 0, rows, depth, columns)
+        batch = int(random.integers(3))
+        form = str(random.choice(["NN", "TN", "NT"]))
+        shape = Contraction(form, batch, rows, depth, columns)
         for bits in REGISTER_TILES:
-            if (tiles := tiles_for(shape, bits)) is None:
+            if (schedule := schedule_for(shape, bits)) is None:
                 continue
+            tiles = schedule.tiles
             assert tiles.part_rows % tiles.rows == rows % tiles.part_rows == 0
             assert (
                 tiles.part_columns % tiles.columns == columns % tiles.part_columns == 0

@@ -55,10 +55,38 @@ def test_who_waits_for_others_or_has_nothing_to_do_does_not_stall() -> None:
     pace = Pace()
     pace.heard(at(0), 0.0)
     pace.made(1, 0.1)
-    pace.rests()
+    pace.rests(0.0)
     assert pace.stalled(1e6) is None
     pace.works(1e6)
     assert pace.stalled(1e6 + 9) is None
+
+
+def test_who_is_left_out_and_asked_anew_has_no_more_time_by_that() -> None:
+    """Its seconds count together, unless its thread did anything since it was asked."""
+
+    def asked_for_nine_seconds(acts: str) -> str | None:
+        """What is said in the third of three attempts."""
+        pace = Pace()
+        pace.heard(at(4, "waiting", 0.0), 0.0)
+        pace.made(1, 0.1)
+        pace.rests(0.0)
+        for began in (10.0, 20.0, 30.0):
+            pace.works(began)
+            still = at(4, "waiting", began + 4.0)
+            entered, stepped = at(4, "step", 3.9), at(5, "waiting", began + 4.0)
+            said = {"entered": entered, "stepped": stepped}.get(acts, still)
+            if began == 20.0:
+                pace.heard(said, began + 4.0)
+            if began == 20.0 and acts == "spoke":
+                pace.acted(began + 4.0)
+            if began < 30.0:
+                pace.rests(began + 9.0)
+        pace.heard(still, 34.0)
+        return pace.stalled(31.5)
+
+    assert "no inner step for 19.5 s" in (asked_for_nine_seconds("nothing") or "")
+    for acts in ("entered", "stepped", "spoke"):
+        assert asked_for_nine_seconds(acts) is None, acts
 
 
 def test_a_wait_for_others_that_a_newer_order_has_ended_is_no_progress() -> None:
@@ -155,22 +183,23 @@ def test_who_did_not_come_to_a_group_stays_away_until_it_does_something_else() -
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "said", "deadline"),
     [
-        ("step", "no inner step for"),
-        ("forming", "waited for it in vain"),
+        ("step", "no inner step for", None),
+        ("step", "no inner step for", 0.8),  # it is left out of round after round
+        ("forming", "waited for it in vain", None),
         pytest.param(
-            *("exchange", "waited for it in vain"),
+            *("exchange", "waited for it in vain", None),
             marks=pytest.mark.slow,  # the guard of the one before: another place
         ),
     ],
 )
 def test_a_worker_whose_thread_hangs_is_let_go_and_ends(
-    tmp_path, processes, monkeypatch, call: str, said: str
+    tmp_path, processes, monkeypatch, call: str, said: str, deadline: float | None
 ) -> None:
     """Its heartbeats go on: it is known by its steps, or by who waits for it."""
     monkeypatch.setattr(progress_guard, "LEAST_SECONDS", 1.0)
-    exp = experiment(tmp_path, outer_loop_steps=12)
+    exp = experiment(tmp_path, outer_loop_steps=12, round_deadline_seconds=deadline)
     shepherd, watcher, thread = start_shepherd(exp, workers=3)
     crew = [
         processes.start("helpers.models.bigram_numpy", name, shepherd.port, 0.03, *how)
@@ -178,7 +207,7 @@ def test_a_worker_whose_thread_hangs_is_let_go_and_ends(
     ]
     outcome = thread.finish(60)
     assert outcome.rounds == 12
-    assert [record.workers for record in watcher.rounds][-1] == 2
+    assert [record.workers for record in watcher.rounds][-1] <= 2
     check(shepherd.folder.ledger)
     (line,) = [line for line in watcher.lines if said in line]
     assert "left" in line

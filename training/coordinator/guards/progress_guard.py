@@ -4,15 +4,19 @@ A member that is to make inner steps, or to validate, makes the next one within
 
     max(LEAST_SECONDS, TIMES x the median of its own newest rounds' seconds a step)
 
-by the shepherd's clock; a new shepherd uses the seconds a step of the shepherd before
-it. Before the first step the member may have to load its program and compile it for the
-device: it has FIRST_SECONDS, once it has begun with its `RoundStart`, or TIMES the
-longest that others of its target took, and a minute at least. A member that has made
-steps in no whole round yet has TIMES what its newest steps took by its heartbeats, and
-a minute at least. A member that waits for others, in an exchange or in the formation of
-a group, makes no steps: the guard checks those it waits for. A newer message ends such
-a wait, so a wait that began before it is no progress; nor is a wait for members that
-are all further.
+by the shepherd's clock; of a round that was tried again, or prepared under the shepherd
+before, by the member's report. A new shepherd uses the seconds a step of the shepherd
+before it. Before the first step the member may have to load its program and compile it
+for the device: it has FIRST_SECONDS, once it has begun with its `RoundStart`, or TIMES
+the longest that others of its target took, and a minute at least. A member that has
+made steps in no whole round yet has TIMES what its newest steps took by its heartbeats,
+and a minute at least. A member that waits for others, in an exchange or in the
+formation of a group, makes no steps: the guard checks those it waits for. A newer
+message ends such a wait, so a wait that began before it is no progress; nor is a wait
+for members that are all further.
+
+A member that is left out and asked anew has no more time by that: the seconds of
+attempts in which its thread sent nothing and stayed in one call count together.
 
 A member that does not come to the group of its newest message is left out of the group,
 and counts as away until its whereabouts change.
@@ -45,10 +49,16 @@ class Pace:
     """The speed of a member's inner steps, and when it made the newest; seconds."""
 
     def __init__(self) -> None:
-        self._usual: deque[float] = deque(maxlen=_ROUNDS)
+        self._took: deque[float] = deque(maxlen=_ROUNDS)
+        self.usual: float | None = None
+        """The usual seconds of a step; None: not known yet."""
         self._since: float | None = None
         self._steps = -1
         self._ordered, self._joined = -math.inf, False
+        self._works, self._asked, self._acted = False, -math.inf, False
+        """Whether it is to make steps; since when, and if it did anything since."""
+        self._idle = 0.0
+        """Seconds before that rest in which it was to make steps, and did nothing."""
         self._away: float | None = None
         self._stepped: float | None = None
         """When a heartbeat had new steps, or it was to make the first; also at rest."""
@@ -79,11 +89,6 @@ class Pace:
         return max(LEAST_SECONDS, TIMES * known)
 
     @property
-    def usual(self) -> float | None:
-        """The usual seconds of a step; None: not known yet."""
-        return median(self._usual) if self._usual else None
-
-    @property
     def _known(self) -> float | None:
         """The usual seconds of a step, here or under the shepherd before."""
         stepped = self.at is not None and self.at.steps
@@ -102,10 +107,11 @@ class Pace:
 
     def heard(self, at: Whereabouts, now: float) -> None:
         """Note its whereabouts; a further step, or a wait for others, is progress."""
-        newest = now - _DRIFT * at.since >= self._ordered
-        self._joined = newest and at.with_others and not self.behind
-        if self._away is not None and now - _DRIFT * at.since >= self._away:
+        entered = now - _DRIFT * at.since
+        self._joined = entered >= self._ordered and at.with_others and not self.behind
+        if self._away is not None and entered >= self._away:
             self._away = None
+        self.acted(entered)
         if at.steps > 0 == self._steps and self._since is not None:
             self.first_took = now - self._since
         if (made := at.steps - max(self._steps, 0)) > 0:
@@ -113,7 +119,7 @@ class Pace:
                 self._seen = (now - self._stepped) / made
             self._stepped = now
         if at.steps != self._steps or self._joined:
-            self._since, self._steps = now, at.steps
+            self._since, self._steps, self._idle = now, at.steps, 0.0
         self.at = at
 
     def within(self, seconds: float) -> bool:
@@ -142,14 +148,29 @@ class Pace:
 
     def made(self, steps: int, seconds: float) -> None:
         """Note how long so many steps took."""
-        self._usual.append(seconds / max(steps, 1))
+        self._took.append(seconds / max(steps, 1))
+        self.usual = median(self._took)
 
-    def rests(self) -> None:
+    def says(self, steps: int, seconds: float) -> None:
+        """Note how long so many steps took as the member says, if nobody saw it."""
+        if self.usual is None:
+            self.made(steps, seconds)
+
+    def acted(self, when: float) -> None:
+        """Note that its thread sent a message, or entered a call."""
+        if when >= self._asked:
+            self._acted, self._idle = True, 0.0
+
+    def rests(self, now: float) -> None:
         """Note that it is to make no steps."""
-        self._since = None
+        if self._works and self._since is not None and not self._acted:
+            self._idle += now - self._since
+        self._works, self._since = False, None
 
     def works(self, now: float) -> None:
         """Note that it is to make steps, from now on at the latest."""
+        if not self._works:
+            self._works, self._asked, self._acted = True, now, False
         if self._since is None:
             self._since = now
         if self._stepped is None:
@@ -159,7 +180,7 @@ class Pace:
         """Why it makes no progress; None if it does, or has sent no whereabouts."""
         if self._since is None or self.at is None:
             return None
-        idle = now - self._since
+        idle = self._idle + now - self._since
         if idle <= LEAST_SECONDS or idle <= self.limit:
             return None
         at, usual = self.at, self._known

@@ -51,8 +51,8 @@ class ProgressPolicy(RoundPolicy):
 
     def check_progress(self, now: float) -> None:
         """Remove members that make no progress."""
-        first = self._run.roster.first_steps()
-        for member in self._run.roster:
+        roster = self._run.roster
+        for member in roster:
             name, pace, attempt = member.name, member.pace, self.attempt
             asked, pace.behind = False, True  # a member of no group waits for none
             if attempt is not None and name in attempt.members:
@@ -61,11 +61,12 @@ class ProgressPolicy(RoundPolicy):
             asked = asked or member.state == RESTORING or pace.away
             if asked or self._validation.awaits(name) or self.computing(name):
                 pace.works(now)
-                pace.first = first.get(member.hello.target)
+                if pace.usual is None:
+                    pace.first = roster.first_step(member.hello.target)
                 if why := pace.stalled(now):
                     self._end(member, why)
             else:
-                pace.rests()
+                pace.rests(now)
         for member, why in self._lacked():
             self._end(member, why)
 
@@ -75,7 +76,7 @@ class ProgressPolicy(RoundPolicy):
         Where none waits for it a member has longer: all may be about the same.
         """
         attempt, roster = self.attempt, self._run.roster
-        if attempt is None:
+        if attempt is None or not attempt.straggler_detection.tells_of_company:
             return []
         limits = {name: roster[name].pace.come_seconds for name in attempt.members}
         lacked = attempt.straggler_detection.lacked(attempt.members, limits)

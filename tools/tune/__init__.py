@@ -1,0 +1,1 @@
+"""How products are computed on a processor, found by measuring them there."""
