@@ -42,6 +42,7 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST, pack, unpack
 from pcp.passes.collectives.import_order import keep_import_order
 from pcp.passes.collectives.imports import Facts, Imports
+from pcp.passes.collectives.name_exchanges import PART_OF
 from pcp.passes.collectives.synchronize import drop_tuples, synchronize
 from pcp.passes.core.base import Pass
 from pcp.passes.core.marks import SETTLED
@@ -56,7 +57,6 @@ from pcp.passes.core.rewriting import (
     replace,
 )
 from pcp.passes.sharding.late import LATE
-from pcp.passes.sharding.name_exchanges import PART_OF
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,7 @@ def _pairs(op: ir.Operation, name: str) -> list[list[int]]:
 
 
 def _part_of(op: ir.Operation, name: str) -> dict[str, object]:
-    """See `pcp.passes.sharding.name_exchanges`."""
+    """See `pcp.passes.collectives.name_exchanges`."""
     given = {n.name: n.attr for n in ir.DictAttr(op.attributes[name])}
     layout = [as_strings(axes, "layout") for axes in ir.ArrayAttr(given["layout"])]
     return {

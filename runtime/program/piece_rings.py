@@ -92,7 +92,7 @@ class PieceRings:
                 "part; compile the model again, for islands of unlike shape"
             )
         name = str(said["name"])
-        return PieceSums(self, name, self._groups, self._reduced(name))
+        return PieceExchange(self, name, self._groups, self._reduced(name))
 
     def all_gather(self, array: NDArray, *, tag: str = "") -> NDArray:
         """The rows of the members of all rings, ring by ring."""
@@ -138,7 +138,7 @@ class PieceRings:
         )
 
 
-class PieceSums:
+class PieceExchange:
     """The sums of one exchange: of each piece along its rings."""
 
     def __init__(

@@ -9,6 +9,7 @@ from typing import Any
 
 from pcp.errors import RuntimeFault, UsageError
 from pcp.runtime.transport.credentials import Protection
+from pcp.tools import island_flags
 from pcp.tools.commands import cage_flags
 from pcp.tools.commands.node import worker_command
 from pcp.tools.commands.shepherd import add_web, best_folder, conclude, watched
@@ -61,7 +62,7 @@ def parser() -> Parser:
         help=f"default: {CONFIG}, as pcp init writes it",
     )
     add("--workers", type=int, help="default: the experiment's")
-    jobs.add_islands(parser)
+    island_flags.add_flags(parser)
     add("--backend", default="cpu", help=f"one of {', '.join(backends.BACKENDS)}")
     add("--target", help="what to compile for; default by backend")
     add("--device", help="the runtime's device address for all, e.g. local-sync")
@@ -110,11 +111,11 @@ class Place:
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     request = hf_training.requested(flags)
-    flags.changes = jobs.with_islands(flags)
+    flags.changes = island_flags.changes(flags)
     experiment = jobs.read_run(flags, flags.hf)
     jobs.check_compiler(experiment.model_path)
     experiment = jobs.planned(experiment)
-    jobs.check_islands(flags, experiment)
+    island_flags.check(flags, experiment)
     if request is not None:
         experiment = hf_training.prepared(experiment, request)
     place = Place(

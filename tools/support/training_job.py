@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pcp import strict_json
 from pcp.bundle import sha256
-from pcp.errors import ConfigError, UsageError
+from pcp.errors import ConfigError
 from pcp.mesh import WORKERS
 from pcp.passes.core import spec as specs
 from pcp.passes.training import policy
@@ -27,7 +27,8 @@ from pcp.tools.support.lines import say
 from pcp.tools.support.model_check import inspected, read_model
 from pcp.tools.support.progress import doing, expected
 from pcp.training.config import experiment_file as experiments
-from pcp.training.config.experiment import Experiment, axes_of
+from pcp.training.config.experiment import Experiment
+from pcp.training.config.island_options import axes_of
 from pcp.training.data.formats.table import check_readable
 from pcp.training.observe.metrics import Observer
 from pcp.training.storage.run_folder import RunFolder
@@ -58,62 +59,6 @@ def add_set(parser: Parser) -> None:
         metavar="KEY=VALUE",
         help="instead of the experiment's key, as JSON or a word; repeatable",
     )
-
-
-def add_islands(parser: Parser) -> None:
-    """The flags of islands, of all commands that hold a shepherd."""
-    add = parser.add_argument
-    add(
-        "--cluster",
-        metavar="FILE",
-        help="devices, as pcp probe writes them: an island's mesh is chosen for them",
-    )
-    add("--islands", type=int, metavar="N", help="as --workers, where a mesh is given")
-    add(
-        "--mesh",
-        action="append",
-        default=[],
-        metavar="tp=2,..",
-        help="instead of the experiment's: a worker is an island of so many devices; "
-        "given again, one island of each mesh",
-    )
-
-
-def with_islands(flags: Namespace) -> list[tuple[str, object]]:
-    """The changes of an experiment that its flags ask for, those of islands too.
-
-    Their number is that of workers from here on.
-    """
-    changes = list(flags.changes)
-    if len(flags.mesh) == 1:
-        changes += [("mesh", flags.mesh[0]), ("islands", [])]
-    elif flags.mesh:
-        if len(flags.mesh) != (flags.islands or flags.workers or len(flags.mesh)):
-            raise UsageError(
-                f"--mesh is given {len(flags.mesh)} times, once for each island; leave "
-                "--islands and --workers out"
-            )
-        flags.islands = flags.workers = None
-        each = [{"mesh": mesh} for mesh in flags.mesh]
-        changes += [("mesh", None), ("islands", each)]
-    if flags.cluster is not None:
-        changes.append(("cluster", str(Path(flags.cluster).absolute())))
-    if flags.islands is not None:
-        if flags.workers is not None:
-            raise UsageError("--islands, --workers: an island is a worker; say one")
-        flags.workers = flags.islands
-    return changes
-
-
-def check_islands(flags: Namespace, experiment: Experiment) -> None:
-    """`UsageError` for a number of islands where nothing says what one is."""
-    if flags.islands is not None and not experiment.shapes:
-        raise UsageError("--islands: say what an island is, --mesh tp=2")
-    if experiment.islands and flags.workers not in (None, len(experiment.islands)):
-        raise UsageError(
-            f"--islands, --workers: the experiment has {len(experiment.islands)} "
-            "islands of unlike shape; name all of them, --mesh tp=2 --mesh tp=1"
-        )
 
 
 def _change(text: str) -> tuple[str, object]:

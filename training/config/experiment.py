@@ -5,11 +5,9 @@
 
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-import numpy as np
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -17,6 +15,13 @@ from pydantic import (
 )
 
 from pcp.training.config.data_options import FREE, DataOptions
+from pcp.training.config.f32 import F32
+from pcp.training.config.island_options import (
+    MESH,
+    IslandOptions,
+    axes_of,
+    check_unlike,
+)
 
 BUILTIN = "builtin:"
 HUGGING_FACE = "huggingface:"
@@ -42,35 +47,6 @@ FROZEN_KEYS = (
     "tau",
     "algorithm",
 )
-
-
-def _held_by_f32(value: float) -> float:
-    """A number that compiled code has as f32: neither infinite there, nor zero."""
-    with np.errstate(over="ignore", under="ignore"):
-        held = float(np.float32(value))
-    if not np.isfinite(held) or (value and not held):
-        limits = np.finfo(np.float32)
-        raise ValueError(
-            f"{value:g} is {held:g} as f32, in which it is computed; at most "
-            f"{limits.max:.2g}, and not between 0 and {limits.smallest_subnormal:.1g}"
-        )
-    return value
-
-
-F32 = Annotated[float, AfterValidator(_held_by_f32)]
-
-
-MESH = r"^[a-z]+=[1-9]\d*(,[a-z]+=[1-9]\d*)*$"
-
-
-class IslandOptions(BaseModel):
-    """Every key of an entry of `islands`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    mesh: str = Field(
-        pattern=MESH, description="tp=2: the island's devices, as the experiment's mesh"
-    )
 
 
 class Experiment(BaseModel):
@@ -377,7 +353,7 @@ class Experiment(BaseModel):
         if self.stop_after is not None or self.keep_best:
             self._check_validated()
         if self.islands:
-            self._check_unlike()
+            self._check_islands()
         if self.heartbeat_limit_seconds < 2 * self.heartbeat_seconds:
             raise ValueError(
                 "heartbeat_limit_seconds must be at least twice heartbeat_seconds"
@@ -392,34 +368,19 @@ class Experiment(BaseModel):
                 "validation_fraction above 0"
             )
 
-    def _check_unlike(self) -> None:
-        """Refuse islands of unlike shape where one shape, or no island, is said."""
-        said = {"mesh": self.mesh, "cluster": self.cluster}
-        for key, given in said.items():
-            if given is not None:
+    def _check_islands(self) -> None:
+        """Refuse what islands of unlike shape are not."""
+        for key in ("mesh", "cluster"):
+            if (given := getattr(self, key)) is not None:
                 raise ValueError(
                     f"islands say the mesh of each, and {key} says {given}; say one"
                 )
-        if len(self.shapes) == 1:
-            raise ValueError(
-                f'islands are all alike: say mesh "{self.shapes[0]}" and workers '
-                f"{len(self.islands)}"
-            )
         if "workers" in self.model_fields_set and self.workers != len(self.islands):
             raise ValueError(
                 f"workers is {self.workers}, and there are {len(self.islands)} "
                 "islands; leave workers out"
             )
-        if staged := [mesh for mesh in self.shapes if "pp" in axes_of(mesh)]:
-            raise ValueError(
-                "islands of unlike shape exchange parts of all tensors, and a stage of "
-                f"{staged[0]} has few of them; leave pp out, or take one mesh for all"
-            )
-        if self.model_path.endswith(".pcp"):
-            raise ValueError(
-                "islands of unlike shape have a program each, and "
-                f"{self.model_path} is one; name the model"
-            )
+        check_unlike(self.shapes, len(self.islands), self.model_path)
 
     @property
     def axes(self) -> dict[str, int]:
@@ -491,9 +452,3 @@ class Experiment(BaseModel):
             "parameter_groups": [[g["match"], g["optimizer"]] for g in kinds],
             "data": self.data_options.model_dump(exclude=FREE, exclude_defaults=True),
         }
-
-
-def axes_of(mesh: str) -> dict[str, int]:
-    """The axes of a mesh that is written as `tp=2,dp=2`."""
-    pairs = [axis.split("=") for axis in mesh.split(",") if axis]
-    return {axis: int(size) for axis, size in pairs}

@@ -64,7 +64,7 @@ class Island:
 
     @property
     def target(self) -> str:
-        """What a program is compiled for: `cpu`, or `cpu tp=2` among unlike islands."""
+        """The target of its program: `cpu`, or `cpu tp=2` among unlike islands."""
         target = self.ranks[0].hello.target
         return target if self.mesh is None else f"{target} {self.mesh}"
 

@@ -16,6 +16,7 @@ island has left go on with the plan for fewer.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 from pcp.training.coordinator.events import Peer
 from pcp.training.wire.messages import (
@@ -37,6 +38,16 @@ class Rank:
     def host(self) -> str:
         """The host at which peers reach the rank."""
         return self.hello.address.rpartition(":")[0]
+
+    def described(self, now: float) -> dict[str, Any]:
+        """The entry of the rank in a status."""
+        return {
+            "rank": self.hello.worker,
+            "address": self.hello.address,
+            "target": self.hello.target,
+            "device": self.hello.device,
+            "silent_seconds": round(now - self.seen, 1),
+        }
 
 
 @dataclass(frozen=True)

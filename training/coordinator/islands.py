@@ -151,8 +151,8 @@ class Islands:
         for row in rows:
             island = self.islands.get(row["worker"])
             ranks = island.ranks if island else ()
-            row["ranks"] = [_described(rank, now) for rank in ranks]
-        waiting = [_described(rank, now) for rank in self.waiting()]
+            row["ranks"] = [rank.described(now) for rank in ranks]
+        waiting = [rank.described(now) for rank in self.waiting()]
         return {**status, "workers": rows, "waiting": waiting}
 
     # Ranks come and go ----------------------------------------------------------------
@@ -441,15 +441,3 @@ class Islands:
             source, holds = self._at(source, at), (right or [island])[0]
         digest = holds.parts[commit.round, commit.epoch][at]
         return commit.model_copy(update={"digest": digest, "source": source})
-
-
-def _described(rank: Rank, now: float) -> dict[str, Any]:
-    """The entry of a rank in a status."""
-    hello = rank.hello
-    return {
-        "rank": hello.worker,
-        "address": hello.address,
-        "target": hello.target,
-        "device": hello.device,
-        "silent_seconds": round(now - rank.seen, 1),
-    }

@@ -19,7 +19,8 @@ from pcp.errors import BundleError, ConfigError, PcpError, StateMismatch
 from pcp.manifest import Manifest
 from pcp.runtime.transport.signatures import Signer
 from pcp.signing import BUNDLE
-from pcp.training.config.experiment import SECRETS, Experiment, axes_of
+from pcp.training.config.experiment import SECRETS, Experiment
+from pcp.training.config.island_options import axes_of
 from pcp.training.coordinator.events import Program
 from pcp.training.data.corpus import Corpus
 from pcp.training.observe.metrics import Observer
@@ -30,10 +31,8 @@ from pcp.training.storage.run_folder import RunFolder
 from pcp.training.storage.state_names import as_masters, as_taken, like, unlike
 from pcp.training.trainer.bundle_checks import check_bundle, data_inputs, model_shapes
 from pcp.training.trainer.step_loop import MODEL_STATE, brought
-from pcp.training.wire.messages import (
-    DataInput,
-    Expects,
-)
+from pcp.training.wire.message import DataInput
+from pcp.training.wire.messages import Expects
 
 CompileFor = Callable[[str], bytes]
 _OWN = "cpu"
@@ -225,7 +224,8 @@ class Artifacts:
         self._check_mesh(manifest, target)
         with self._lock:
             if self._made:
-                _check_same(next(iter(self._made.values())).manifest, manifest, target)
+                first = next(iter(self._made.values())).manifest
+                _check_same(first, manifest, target, bool(self._experiment.islands))
             else:
                 self._check_dtype(manifest)
                 _check_weights(self._experiment.initial_weights, manifest)
@@ -290,9 +290,9 @@ def _check_weights(path: str | None, manifest: Manifest) -> None:
         )
 
 
-def _check_same(first: Manifest, second: Manifest, target: str) -> None:
-    alike = first.worker_mesh().axes == second.worker_mesh().axes
-    said = [m.functions if alike else _whole(m) for m in (first, second)]
+def _check_same(first: Manifest, second: Manifest, target: str, unlike: bool) -> None:
+    """`unlike`: functions may cut what they take and give in other parts."""
+    said = [_whole(m) if unlike else m.functions for m in (first, second)]
     if first.parameters != second.parameters or said[0] != said[1]:
         raise BundleError(
             f"the bundle for {target} is of another program than the run's other "
@@ -301,7 +301,7 @@ def _check_same(first: Manifest, second: Manifest, target: str) -> None:
 
 
 def _whole(manifest: Manifest) -> dict[str, Any]:
-    """What functions take and give, however it lies on a mesh."""
+    """The tensors that functions take and give, however they lie on a mesh."""
     return {
         name: [
             [(t.role, t.name, t.shape, t.dtype) for t in side]

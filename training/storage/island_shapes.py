@@ -207,7 +207,7 @@ class IslandShapes(Sequence[IslandShape]):
 
     @cached_property
     def _all_holders(self) -> set[Holders]:
-        """Who holds any piece of what is exchanged, or of the state."""
+        """The holders of any piece of what is exchanged, or of the state."""
         found = {self._everybody}
         for name in self._shapes[0].exchanges:
             found |= self._exchanged(name).keys()
@@ -222,7 +222,7 @@ class IslandShapes(Sequence[IslandShape]):
     def reduced(
         self, name: str, place: RankPlace, present: Sequence[int]
     ) -> list[Reduction]:
-        """What a rank of these islands reduces of an exchange, ring by ring."""
+        """The reductions of a rank of these islands in an exchange, ring by ring."""
         shape, layout = self._shapes[place.shape].exchanges[name]
         mesh = self._shapes[place.shape].parts.mesh
         own = layout.slices(shape, mesh, mesh.members[place.coordinate])
@@ -278,7 +278,7 @@ def _text(number: int) -> str:
     return f"{number % 2**_BITS:064x}"
 
 
-class PartTaken:
+class FetchedPart:
     """A rank's part of a state that ranks of an island of another shape hold.
 
     `add` takes a rank's snapshot at a time, so that never the whole state is held.

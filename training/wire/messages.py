@@ -49,6 +49,7 @@ from pydantic import (
 
 from pcp.training.wire.message import (
     Count,
+    DataInput,
     Digest,
     Finite,
     Lease,
@@ -136,16 +137,6 @@ class Hello(Message, frozen=True):
     data: Digest | None = None
 
 
-class DataInput(BaseModel, frozen=True):
-    """A data input of the program that is to be compiled, with the batch in front."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: Name
-    shape: Annotated[list[Count], Field(max_length=100)]
-    dtype: Name
-
-
 class Expects(Message, frozen=True):
     """The data that a worker must have; a worker that has them sends `Hello` again.
 
@@ -193,9 +184,8 @@ class Welcome(Message, frozen=True):
     island: Name | None = None
     coordinate: Count = 0
     shape: Count = 0
-    """Which of `shapes` the island has."""
     shapes: list[dict[str, Any]] = Field(default_factory=list, max_length=100)
-    """How islands cut the state, where not all do alike; see `IslandShapes`."""
+    """How islands of each `shape` cut the state, where not all are alike."""
     term: Count = 0
     """The term of the shepherd among voters; workers ignore messages of older terms."""
 
@@ -212,9 +202,8 @@ class Restore(Message, frozen=True):
     source: Name | None
     keep: bool = False
     ranks: list[Name] = Field(default_factory=list, max_length=10_000)
-    """The ranks of an island of another shape, which hold the state together."""
+    """The ranks of an island of another `shape`, which hold the state together."""
     shape: Count = 0
-    """The shape of that island."""
 
 
 class Ready(Message, frozen=True):
@@ -266,8 +255,7 @@ class RoundStart(Message, frozen=True):
     """The addresses of the ranks of the island; empty: the member is alone in it."""
     inner_epoch: Count = 0
     shapes: list[Count] = Field(default_factory=list, max_length=10_000)
-    """By island, its shape, where not all are alike: `members` are all ranks of all
-    islands then."""
+    """Of unlike islands each one's shape; `members` are then all ranks of all."""
     term: Count = 0
 
 

@@ -43,7 +43,7 @@ from pcp.training.config.experiment_file import (
 )
 from pcp.training.data.corpus import Corpus
 from pcp.training.storage.checkpoint_resharding import rejoining
-from pcp.training.storage.island_shapes import IslandShapes, PartTaken
+from pcp.training.storage.island_shapes import FetchedPart, IslandShapes
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import OF_A_ROUND, SHARED
 from pcp.training.trainer.interface import Trainer
@@ -401,7 +401,7 @@ class Worker:
         shapes = self._state.shapes
         if not restore.ranks or shapes is None:
             return self._fetch(source)
-        taken, rounds = PartTaken(shapes, self._state.rank, restore.shape), set[int]()
+        taken, rounds = FetchedPart(shapes, self._state.rank, restore.shape), set[int]()
         for at, address in enumerate(restore.ranks):
             fetched = self._fetch(address)
             if fetched is None:

@@ -105,6 +105,11 @@ class Checks:
         assert found is not None
         return found
 
+    def dealt(self, cells: Sequence[str], shapes: Sequence[int]) -> list[str]:
+        """The digests of the parts of a state on the ranks of islands."""
+        places = [(s, at) for s in shapes for at in range(self._sizes[s])]
+        return [self.part(cells, place) for place in places]
+
     def cells(self, place: Place, digest: str) -> list[str]:
         """The whole state of which a rank has this part."""
         return self._cells[place, digest]

@@ -23,11 +23,10 @@ from helpers.simulation import hashed_trainer
 from helpers.simulation.run_checks import Checks, Violation
 from helpers.simulation.schedule_faults import FAULT_SECONDS, plan
 from helpers.simulation.scheduled_groups import GIVEN_UP_SECONDS, Group
-from helpers.simulation.scheduled_islands import StepsInside
+from helpers.simulation.scheduled_islands import StepsInside, devices, drawn_islands
 from helpers.simulation.scheduled_workers import Node
 
 from pcp.bundle import Bundle
-from pcp.training.config.experiment import IslandOptions
 from pcp.training.config.experiment_file import (
     parse,
 )
@@ -177,21 +176,7 @@ class Schedule:
             "late": "next" if late else "drop",
             "uneven_steps": draw.random() < 0.2,
             "workers": self.workers,
-        } | self._islands()
-
-    @property
-    def unlike(self) -> bool:
-        """Whether there are islands of several shapes."""
-        return len(self.sizes) > 1
-
-    def _islands(self) -> dict[str, Any]:
-        """The islands of unlike shape that the run begins with, all shapes drawn."""
-        if not self.unlike:
-            return {}
-        meshes = [f"tp={size}" for size in self.sizes]
-        more = [self.random.choice(meshes) for _ in meshes[self.workers :]]
-        drawn = [*meshes, *more]
-        return {"islands": [IslandOptions(mesh=mesh) for mesh in drawn]}
+        } | drawn_islands(self.random, self.sizes, self.workers)
 
     # The world.
 
@@ -211,7 +196,7 @@ class Schedule:
     def go(self) -> "Schedule":
         """To the end; `Violation` says what went wrong."""
         self._open()
-        for _ in range(self._devices()):
+        for _ in range(devices(self.experiment, self.sizes)):
             self.after(0.2 * self.random.random(), self.start_worker)
         plan(self)
         queue, until = self._queue, FAULT_SECONDS + PATIENCE_SECONDS
@@ -225,12 +210,6 @@ class Schedule:
         if self.ended is None:
             raise Violation(f"the run stands still: {self._where()}")
         return self
-
-    def _devices(self) -> int:
-        """How many processes there are to begin with."""
-        if self.unlike:
-            return self.experiment.devices(0)
-        return self.workers * self.sizes[0]
 
     def _living(self) -> bool:
         return any(node.alive and not node.hung for node in self.nodes.values())
@@ -263,8 +242,7 @@ class Schedule:
             now=self.now,
         )
         self.run = TrainingRun(state)
-        wanted = self.experiment.wanted if self.unlike else ()
-        self.islands = Islands(self.run, self.sizes, wanted)
+        self.islands = Islands(self.run, self.sizes, self.experiment.wanted)
         self.served: tuple[int, list[str]] | None = None
         self._found: tuple[int, list[str]] | None = None
         self.happened(Opened())
@@ -354,19 +332,13 @@ class Schedule:
     def _gather(self, effect: do.Gather) -> None:
         run, parts = self.run, self.checks.parts[effect.round]
         shapes = effect.shapes or [0] * len(effect.members)
-        wanted = [
-            (effect.round, self.checks.part(parts, (shape, at)))
-            for shape in shapes
-            for at in range(self.sizes[shape])
-        ]
+        wanted = [(effect.round, part) for part in self.checks.dealt(parts, shapes)]
         until = self.now + ADOPT_SECONDS
 
         def fetched() -> None:
             if self.run is not run:
                 return
             asked = [self.nodes[address] for address in effect.addresses]
-            if len(asked) != len(wanted):
-                raise Violation(f"{len(asked)} ranks are asked for {len(wanted)} parts")
             there = all(node.alive and not node.frozen for node in asked)
             lacks = [node for node in asked if node.held not in wanted]
             if there and [node.held for node in asked] == wanted:

@@ -164,7 +164,7 @@ class Group:
     def _torn(self, members: Sequence[tuple["Node", RoundStart]]) -> list["Node"]:
         """Of unlike islands: who has a ring that failed while another did not."""
         schedule = self._schedule
-        if not schedule.unlike or schedule.random.random() < 0.9:
+        if len(schedule.sizes) == 1 or schedule.random.random() < 0.9:
             return []
         cells = max(schedule.sizes)
         ring = schedule.random.randrange(cells)

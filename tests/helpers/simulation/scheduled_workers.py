@@ -13,7 +13,7 @@ from helpers.simulation.run_checks import Place, Violation, seed_part
 from helpers.simulation.scheduled_connections import Wire
 from helpers.simulation.scheduled_groups import Group
 from helpers.simulation.scheduled_inner_exchanges import Partial
-from helpers.simulation.scheduled_islands import StepsInside
+from helpers.simulation.scheduled_islands import StepsInside, fetched_from_all
 from helpers.simulation.scheduled_threads import OwnThread
 
 from pcp.training.data.lease_pool import size
@@ -194,7 +194,7 @@ class Node(OwnThread):
         cells = [seed_part(at) for at in range(len(checks.parts[0]))]
         state = 0, checks.part(cells, self.place)
         if message.ranks:
-            state = self._fetched_from_all(message)
+            state = fetched_from_all(self._schedule, self, message)
         elif message.source:
             state = self.fetched(message.source)
         self.enters("waiting")
@@ -222,24 +222,6 @@ class Node(OwnThread):
     def place(self) -> Place:
         """Its island's shape, and its coordinate there."""
         return self.shape, self.coordinate
-
-    def _fetched_from_all(self, message: Restore) -> tuple[int, str] | None:
-        """The state that the ranks of an island of another shape hold together."""
-        schedule = self._schedule
-        ranks = [schedule.nodes[address] for address in message.ranks]
-        if [node.place for node in ranks] != [
-            (message.shape, at) for at in range(schedule.sizes[message.shape])
-        ]:
-            raise Violation(f"{self.name} fetches from {[n.name for n in ranks]}")
-        held = [node.held for node in ranks if node.alive and not node.frozen]
-        known = [state for state in held if state is not None]
-        if len(known) < len(ranks) or len({round_ for round_, _ in known}) > 1:
-            return None
-        pairs = zip(ranks, known, strict=True)
-        whole = [schedule.checks.cells(node.place, state[1]) for node, state in pairs]
-        if any(cells != whole[0] for cells in whole):
-            raise Violation(f"{self.name} joins parts of unlike states")
-        return known[0][0], schedule.checks.part(whole[0], self.place)
 
     def _on_commit(self, message: Commit) -> None:
         done = self.prepared

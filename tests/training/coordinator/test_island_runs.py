@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.models.tiny_torch import BATCH, BLOCK, RULES, VOCABULARY, Tiny
+from helpers.cases.tiny_torch import BATCH, BLOCK, RULES, VOCABULARY, Tiny
 from helpers.models.token_batches import pair
 from helpers.servers.processes import Processes
 from helpers.worlds.island_rank import POINTS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.models.tiny_torch import BATCH, BLOCK, RULES, Tiny
+from helpers.cases.tiny_torch import BATCH, BLOCK, RULES, Tiny
 from helpers.models.token_batches import pair
 from helpers.servers.processes import Processes
 from helpers.worlds.communicators import eventually
