@@ -247,8 +247,7 @@ class Experiment(BaseModel):
         [],
         max_length=1000,
         description='in place of mesh and workers, islands of unlike shape: [{"mesh": '
-        '"tp=2"}, {"mesh": "tp=1"}] begins with one of two devices and one of one; an '
-        "island that has lost devices goes on with the plan for fewer, if it is here",
+        '"tp=2"}, {"mesh": "tp=1"}]; one that lost devices goes on with a smaller mesh',
     )
     sharding: str | None = Field(
         None,
@@ -370,17 +369,13 @@ class Experiment(BaseModel):
 
     def _check_islands(self) -> None:
         """Refuse what islands of unlike shape are not."""
-        for key in ("mesh", "cluster"):
-            if (given := getattr(self, key)) is not None:
-                raise ValueError(
-                    f"islands say the mesh of each, and {key} says {given}; say one"
-                )
         if "workers" in self.model_fields_set and self.workers != len(self.islands):
             raise ValueError(
                 f"workers is {self.workers}, and there are {len(self.islands)} "
                 "islands; leave workers out"
             )
-        check_unlike(self.shapes, len(self.islands), self.model_path)
+        said = {"mesh": self.mesh, "cluster": self.cluster}
+        check_unlike(self.shapes, len(self.islands), self.model_path, said)
 
     @property
     def axes(self) -> dict[str, int]:

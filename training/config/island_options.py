@@ -1,6 +1,6 @@
 """The options of islands of unlike shape: an experiment's key `islands`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,11 +17,22 @@ class IslandOptions(BaseModel):
     )
 
 
-def check_unlike(meshes: Sequence[str], count: int, model_path: str) -> None:
+def check_unlike(
+    meshes: Sequence[str],
+    count: int,
+    model_path: str,
+    said: Mapping[str, str | None],
+) -> None:
     """`ValueError` where islands of these meshes cannot train one model.
 
-    There are `count` islands; `meshes` has each mesh once.
+    There are `count` islands; `meshes` has each mesh once. What is `said` besides says
+    another mesh.
     """
+    for key, given in said.items():
+        if given is not None:
+            raise ValueError(
+                f"islands say the mesh of each, and {key} says {given}; say one"
+            )
     if len(meshes) == 1:
         raise ValueError(
             f'islands are all alike: say mesh "{meshes[0]}" and workers {count}'
