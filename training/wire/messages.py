@@ -255,7 +255,7 @@ class RoundStart(Message, frozen=True):
     """The addresses of the ranks of the island; empty: the member is alone in it."""
     inner_epoch: Count = 0
     shapes: list[Count] = Field(default_factory=list, max_length=10_000)
-    """Of unlike islands each one's shape; `members` are then all ranks of all."""
+    """The shapes of unlike islands; `members` are then all ranks of all islands."""
     term: Count = 0
 
 
