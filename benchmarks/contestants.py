@@ -9,7 +9,7 @@ contestant keeps them.
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -22,6 +22,8 @@ LR, BETA1, BETA2, EPS, DECAY = 6e-4, 0.9, 0.95, 1e-8, 0.1
 OPTIMIZER = (
     f"adamw{{lr={LR},beta1={BETA1},beta2={BETA2},eps={EPS},weight_decay={DECAY}}}"
 )
+
+COMPARED = 5  # steps whose losses are compared
 
 Step = Callable[[], float]
 
@@ -200,6 +202,31 @@ def _jax_loss(jnp: Any, jax: Any, w: dict, ids: Any, targets: Any, size: Size) -
 # --- torch ---
 
 
+def torch_module(folder: Path, size: Size) -> Any:
+    """The model with the folder's weights."""
+    import torch
+
+    weights, model = load(folder)[0], torch_model(size)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.from_numpy(weights[name]))
+    return model
+
+
+def torch_adamw(parameters: Any) -> Any:
+    """The optimizer, fused."""
+    import torch
+
+    return torch.optim.AdamW(
+        parameters,
+        lr=LR,
+        betas=(BETA1, BETA2),
+        eps=EPS,
+        weight_decay=DECAY,
+        fused=True,
+    )
+
+
 def torch_eager(
     folder: Path,
     size: Size,
@@ -212,20 +239,9 @@ def torch_eager(
     import torch
 
     torch.set_float32_matmul_precision(products)
-    weights, ids, targets = load(folder)
-    model = torch_model(size)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(weights[name]))
-    model = model.to(device)
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=LR,
-        betas=(BETA1, BETA2),
-        eps=EPS,
-        weight_decay=DECAY,
-        fused=True,
-    )
+    _, ids, targets = load(folder)
+    model = torch_module(folder, size).to(device)
+    optimizer = torch_adamw(model.parameters())
     forward = torch.compile(model) if compiled else model
     x, y = (torch.from_numpy(values).to(device) for values in (ids, targets))
     cast = torch.autocast(device, torch.bfloat16, enabled=size.compute == "bf16")
@@ -294,30 +310,44 @@ def prepare(
     tuned: bool = False,
 ) -> None:
     """Weights, a batch and pcp's bundle, for all contestants; `tuned`: another one."""
-    import torch
-
-    from pcp.compiler.driver import compile as compile_bundle
-    from pcp.compiler.options import CompileOptions
-    from pcp.frontends.torch import from_torch
-
-    model = draw(folder, size)
-    _, ids, targets = load(folder)
-    module = from_torch(model, torch.from_numpy(ids), torch.from_numpy(targets))
-    options = CompileOptions(
-        targets=(target,),
-        mode="train",
-        optimizer=OPTIMIZER,
-        algorithm="none",
-        precision=f"params=f32,compute={size.compute},reduce=f32",
-        report=report,
-    )
-    compile_bundle(module, options).write(folder / "step.pcp")
+    module = exported(folder, size)
+    compiled(module, size, report, targets=(target,)).write(folder / "step.pcp")
     if tuned:
         from pcp.tools.tune import search
 
         table = folder / "tuning.json"
-        on, products = search.products(module, options)
+        on, products = search.products(module, _options(size, targets=(target,)))
         table.write_text(search.tune(products, on, report).text())
-        tuned_options = replace(options, tuning=table)
-        compile_bundle(module, tuned_options).write(folder / "tuned.pcp")
+        bundle = compiled(module, size, report, targets=(target,), tuning=table)
+        bundle.write(folder / "tuned.pcp")
     report(f"model: {asdict(size)}")
+
+
+def exported(folder: Path, size: Size) -> Any:
+    """The model as pcp takes it; draws what the folder holds."""
+    import torch
+
+    from pcp.frontends.torch import from_torch
+
+    model = draw(folder, size)
+    _, ids, targets = load(folder)
+    return from_torch(model, torch.from_numpy(ids), torch.from_numpy(targets))
+
+
+def compiled(module: Any, size: Size, report: Callable[[str], None], **how: Any) -> Any:
+    """The training bundle; `how` are options of pcp's."""
+    from pcp.compiler.driver import compile as compile_bundle
+
+    return compile_bundle(module, _options(size, report=report, **how))
+
+
+def _options(size: Size, **how: Any) -> Any:
+    from pcp.compiler.options import CompileOptions
+
+    return CompileOptions(
+        mode="train",
+        optimizer=OPTIMIZER,
+        algorithm="none",
+        precision=f"params=f32,compute={size.compute},reduce=f32",
+        **how,
+    )

@@ -6,6 +6,7 @@
     python benchmarks/step.py --size large         # 12 layers, d=512
     python benchmarks/step.py --json step.json --contestants pcp,jax
     python benchmarks/step.py --size medium --contestants pcp,pcp-tuned,torch
+    python benchmarks/step.py --processes 2        # data parallel, beside PyTorch's DDP
 
 Forward, backward and AdamW of the same GPT from the same weights on the same batch.
 Each contestant runs in a process of its own and waits while the others run; they take
@@ -34,12 +35,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from contestants import CONTESTANTS, ON_CUDA, SIZES, Size, prepare
+import two_processes
+from contestants import COMPARED, CONTESTANTS, ON_CUDA, SIZES, Size, prepare
 
 from pcp.training.process.huge_pages import with_huge_pages
 
 HERE = Path(__file__).resolve().parent
-COMPARED = 5  # steps whose losses are compared
 TOLERANCE = 2e-4  # relative, between any two contestants
 START_S, TURN_S = 600, 300  # deadlines
 
@@ -54,7 +55,7 @@ def serve(name: str, folder: Path, size: Size) -> None:
     _import(name)
     on_cuda = name in ON_CUDA
     before = 0 if on_cuda else _resident()
-    step = (ON_CUDA if on_cuda else CONTESTANTS)[name](folder, size)
+    step = (CONTESTANTS | ON_CUDA | two_processes.TWO)[name](folder, size)
     for line in sys.stdin:
         losses, seconds, processor = [], [], []
         for _ in range(int(line)):
@@ -257,12 +258,10 @@ def main(arguments: Sequence[str]) -> int:
         folder = Path(place)
         names = options.contestants.split(",")
         print(size)
-        prepare(
-            folder,
-            size,
-            report=lambda line: print(f"  {line}"),
-            tuned="pcp-tuned" in names,
-        )
+        if options.processes == two_processes.PROCESSES:
+            two_processes.prepare(folder, size, _say)
+        else:
+            prepare(folder, size, _say, tuned="pcp-tuned" in names)
         runners = compete(names, folder, size, options.rounds, options.steps)
     result = summary(runners, size)
     if options.json:
@@ -280,16 +279,23 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--size", choices=SIZES, default="small")
     for name, kind in Size.__annotations__.items():
         parser.add_argument(f"--{name}", type=kind, help="instead of the size's own")
-    usual = [name for name in CONTESTANTS if name != "pcp-tuned"]  # takes a minute
-    parser.add_argument("--contestants", default=",".join(usual))
+    parser.add_argument("--contestants", help="some of them, with commas")
+    help_ = "2: data parallel, each with a thread and half of the batch"
+    parser.add_argument("--processes", type=int, choices=(1, 2), default=1, help=help_)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=5, help="counted, in a turn")
     parser.add_argument("--json", type=Path, help="write everything measured here")
     options = parser.parse_args(arguments)
-    unknown = set(options.contestants.split(",")) - set(CONTESTANTS)
-    if unknown:
-        parser.error(f"unknown: {', '.join(unknown)} (of {', '.join(CONTESTANTS)})")
+    known = two_processes.TWO if options.processes == 2 else CONTESTANTS
+    usual = [name for name in known if name != "pcp-tuned"]  # takes a minute
+    options.contestants = options.contestants or ",".join(usual)
+    if unknown := set(options.contestants.split(",")) - set(known):
+        parser.error(f"unknown: {', '.join(unknown)} (of {', '.join(known)})")
     return options
+
+
+def _say(line: str) -> None:
+    print(f"  {line}")
 
 
 def _size(options: argparse.Namespace) -> Size:

@@ -28,6 +28,8 @@ PASSES: dict[str, str] = {
     "pcp-expand-training": "pcp.passes.training.expand_training:ExpandTraining",
     "pcp-share-functions": "pcp.passes.simplify.share_functions:ShareFunctions",
     "pcp-split-functions": "pcp.passes.simplify.split_functions:SplitFunctions",
+    "pcp-stack-updates": "pcp.passes.simplify.stack_updates:StackUpdates",
+    "pcp-stack-arguments": "pcp.passes.simplify.stack_arguments:StackArguments",
     "pcp-strip-metadata": "pcp.passes.ingest.strip_metadata:StripMetadata",
     "pcp-assign-target": "pcp.passes.legalize.assign_target:AssignTarget",
     "pcp-batch-lookups": "pcp.passes.simplify.batch_lookups:BatchLookups",

@@ -108,7 +108,9 @@ FRONT: tuple[Stage, ...] = (
 _BORDER = (
     "pcp-share-functions",
     "pcp-lower-to-runtime",
+    "pcp-stack-updates",
     "pcp-split-functions",
+    "pcp-stack-arguments",
     "pcp-keep-carries",
     "pcp-protect-arguments",
 )

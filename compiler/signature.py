@@ -33,6 +33,7 @@ from pcp.dialect.roles import EVALUATION
 from pcp.errors import CompileError, nearest
 from pcp.passes.analysis import lookups
 from pcp.passes.core import functions as core_functions
+from pcp.passes.core import stacks
 from pcp.passes.core.donation import is_donated
 from pcp.passes.core.functions import (
     COMPUTE,
@@ -138,18 +139,32 @@ def _parts(op: ir.Operation) -> dict[str, Any]:
     if PARTS not in op.attributes:
         return {}
     block = core_functions.entry(op)
-    *calls, end = [view.operation for view in block.operations]
-    values = [*block.arguments, *(v for call in calls for v in call.results)]
-    numbers = {value: i for i, value in enumerate(values)}
-    parts = tuple(
-        Part(
-            name=ir.FlatSymbolRefAttr(call.attributes["callee"]).value,
-            inputs=tuple(numbers[v] for v in call.operands),
-            results=len(call.results),
+    *ops, end = [view.operation for view in block.operations]
+    numbers: dict[ir.Value, int] = {v: i for i, v in enumerate(block.arguments)}
+    taken: dict[ir.Value, int | tuple[int, ...]] = {**numbers}
+    known, parts = len(numbers), list[Part]()
+    for inner in ops:
+        if (stacked := stacks.stacked_by(inner)) is not None:
+            taken[inner.result] = tuple(numbers[v] for v in stacked)
+        if inner.name != "func.call":
+            continue
+        rows = [stacks.rows_of(result) for result in inner.results]
+        for result, own in zip(inner.results, rows, strict=True):
+            for value in own or [result]:
+                numbers[value] = taken[value] = known
+                known += 1
+        parts.append(
+            Part(
+                name=ir.FlatSymbolRefAttr(inner.attributes["callee"]).value,
+                inputs=tuple(taken[v] for v in inner.operands),
+                results=len(inner.results),
+                rows=tuple(map(len, rows)) if any(rows) else (),
+            )
         )
-        for call in calls
-    )
-    return {"parts": parts, "returns": tuple(numbers[v] for v in end.operands)}
+    return {
+        "parts": tuple(parts),
+        "returns": tuple(numbers[v] for v in end.operands),
+    }
 
 
 def _first_values(

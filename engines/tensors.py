@@ -1,11 +1,16 @@
 """Torch tensors of any layout in memory, read and written in order."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from pcp.errors import UsageError
 from pcp.runtime.communicator.array_interop import of_torch
+
+Tensors = Sequence[torch.Tensor]
 
 
 def ordered(tensor: torch.Tensor) -> NDArray:
@@ -28,3 +33,34 @@ def fill(tensor: torch.Tensor, values: NDArray) -> None:
     np.copyto(of_torch(target).reshape(-1), values.reshape(-1))
     if target is not tensor:
         tensor.detach().copy_(target)
+
+
+def back(tensors: Tensors) -> Any:
+    """A function that writes values to tensors that were not used in place."""
+
+    def finish(values: list[NDArray]) -> None:
+        for tensor, value in zip(tensors, values, strict=True):
+            if not tensor.is_contiguous():
+                fill(tensor, value)
+
+    return finish
+
+
+def into(tensors: Tensors) -> Any:
+    """A function that writes each value to its tensor."""
+
+    def finish(values: Sequence[NDArray]) -> None:
+        for tensor, value in zip(tensors, values, strict=True):
+            fill(tensor, value)
+
+    return finish
+
+
+def spread(tensors: Tensors, values: NDArray) -> None:
+    """Write consecutive parts of the values to the tensors."""
+    at = 0
+    for tensor in tensors:
+        fill(tensor, values[at : at + tensor.numel()])
+        at += tensor.numel()
+    if at != values.size:
+        raise UsageError(f"{values.size} elements arrive for tensors of {at}")

@@ -16,27 +16,29 @@ an operation happens on all members or raises on all of them.
 # pyright: reportPrivateImportUsage=false
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch.distributed.rendezvous import register_rendezvous_handler
 
-from pcp.engines.tensors import fill, ordered
+from pcp.engines import torch_elastic, torch_monitored, torch_split
+from pcp.engines.tensors import Tensors, back, fill, into, ordered, spread
 from pcp.engines.torch_meeting import meet
-from pcp.engines.torch_ops import bitwise_of, word_of
+from pcp.engines.torch_monitored import monitored_barrier
+from pcp.engines.torch_ops import bitwise_of, patience_of, word_of
 from pcp.engines.torch_sparse import all_reduce_sparse
-from pcp.engines.torch_split import for_groups_of, fresh_name
+from pcp.engines.torch_split import fresh_name
 from pcp.engines.torch_work import PcpWork
 from pcp.errors import UsageError
 from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.communicator.communicator import Communicator
 
-Tensors = Sequence[torch.Tensor]
-
+T = TypeVar("T")
 _CPU = torch.device("cpu")
 
 
@@ -48,8 +50,30 @@ class PcpProcessGroup(dist.ProcessGroup):
         self.comm = comm
         """The communicator below; close the group, not this."""
         self._name = ""
+        self._failed: Exception | None = None
+        self.store: dist.Store | None = None
+        """The store of an elastic world that was renewed."""
+        self.fresh = True
+        """Whether an elastic world has just been renewed."""
 
     # Facts.
+
+    def rank(self) -> int:
+        """This member's number; an elastic world changes it."""
+        return self.comm.rank
+
+    def size(self) -> int:
+        """How many members there are; an elastic world changes it."""
+        return self.comm.world_size
+
+    getRank, getSize = rank, size  # the same for C++
+
+    def errored(self) -> Exception | None:
+        """The fault that finished the group, or the first of its works that failed.
+
+        Until the group is made again, or an elastic world is renewed.
+        """
+        return self.comm.fault or self._failed
 
     def getBackendName(self) -> str:
         """As in `init_process_group`."""
@@ -93,9 +117,10 @@ class PcpProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Tensors, opts: Any = None) -> PcpWork:
         """Every tensor becomes its reduction; a sparse one comes alone."""
         options = opts or dist.AllreduceOptions()
-        patience, op = _patience(options), options.reduceOp
+        patience, op = patience_of(options), options.reduceOp
         if len(tensors) == 1 and tensors[0].layout != torch.strided:
-            return all_reduce_sparse(self.comm, tensors[0], word_of(op), patience)
+            given = (self.comm, tensors[0], word_of(op), patience)
+            return all_reduce_sparse(*given, self._note)
         arrays = [ordered(tensor) for tensor in tensors]
         if (bitwise := bitwise_of(op)) is not None:
             pendings = [self.comm.all_gather_async(a, timeout=patience) for a in arrays]
@@ -105,17 +130,15 @@ class PcpProcessGroup(dist.ProcessGroup):
                     rows = value.reshape(self.size(), -1)
                     fill(tensor, bitwise.reduce(rows, axis=0))
 
-            return PcpWork(pendings, list(tensors), combine)
+            return self._work(pendings, list(tensors), combine)
         word = word_of(op)
         pendings = [
             self.comm.all_reduce_async(array, word, timeout=patience)
             for array in arrays
         ]
-        return PcpWork(pendings, list(tensors), _back(tensors))
+        return self._work(pendings, list(tensors), back(tensors))
 
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> PcpWork:
-        """As `allreduce`, of several tensors."""
-        return self.allreduce(tensors, opts)
+    allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Tensors, opts: Any) -> PcpWork:
         """The root's tensor becomes the reduction; the others' stay."""
@@ -124,9 +147,9 @@ class PcpProcessGroup(dist.ProcessGroup):
             ordered(tensor),
             word_of(opts.reduceOp),
             opts.rootRank,
-            timeout=_patience(opts),
+            timeout=patience_of(opts),
         )
-        return PcpWork([pending], [tensor], _back([tensor]))
+        return self._work([pending], [tensor], back([tensor]))
 
     def reduce_scatter(
         self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None
@@ -164,11 +187,11 @@ class PcpProcessGroup(dist.ProcessGroup):
                 array,
                 word_of(options.reduceOp),
                 sizes=sizes,
-                timeout=_patience(options),
+                timeout=patience_of(options),
             )
             for array, sizes in given
         ]
-        return PcpWork(pendings, list(outputs), _into(outputs))
+        return self._work(pendings, list(outputs), into(outputs))
 
     # Movements.
 
@@ -176,11 +199,11 @@ class PcpProcessGroup(dist.ProcessGroup):
         """Every tensor becomes the root's."""
         pendings = [
             self.comm.broadcast_async(
-                ordered(tensor), opts.rootRank, timeout=_patience(opts)
+                ordered(tensor), opts.rootRank, timeout=patience_of(opts)
             )
             for tensor in tensors
         ]
-        return PcpWork(pendings, list(tensors), _back(tensors))
+        return self._work(pendings, list(tensors), back(tensors))
 
     def allgather(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
@@ -189,11 +212,11 @@ class PcpProcessGroup(dist.ProcessGroup):
         pendings = [self._gathered(tensor, opts) for tensor in inputs]
         flat = [tensor for each in outputs for tensor in each]
 
-        def spread(values: list[NDArray]) -> None:
+        def finish(values: list[NDArray]) -> None:
             for each, value in zip(outputs, values, strict=True):
-                _spread(each, value)
+                spread(each, value)
 
-        return PcpWork(pendings, flat, spread)
+        return self._work(pendings, flat, finish)
 
     def all_gather_single(
         self, output: torch.Tensor, given: torch.Tensor, opts: Any = None
@@ -206,7 +229,7 @@ class PcpProcessGroup(dist.ProcessGroup):
     ) -> PcpWork:
         """As `all_gather_single`, of several tensors."""
         pendings = [self._gathered(tensor, opts) for tensor in inputs]
-        return PcpWork(pendings, list(outputs), _into(outputs))
+        return self._work(pendings, list(outputs), into(outputs))
 
     def allgather_coalesced(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
@@ -219,21 +242,21 @@ class PcpProcessGroup(dist.ProcessGroup):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def _gathered(self, tensor: torch.Tensor, opts: Any) -> Pending:
-        patience = _patience(opts)
+        patience = patience_of(opts)
         return self.comm.all_gather_async(ordered(tensor), timeout=patience)
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> PcpWork:
         """At the root `outputs[0][r]` becomes rank r's tensor."""
         (tensor,) = inputs
         pending = self.comm.gather_async(
-            ordered(tensor), opts.rootRank, timeout=_patience(opts)
+            ordered(tensor), opts.rootRank, timeout=patience_of(opts)
         )
 
-        def spread(values: list[Any]) -> None:
+        def finish(values: list[Any]) -> None:
             if values[0] is not None:
-                _spread(outputs[0], values[0])
+                spread(outputs[0], values[0])
 
-        return PcpWork([pending], [t for each in outputs for t in each], spread)
+        return self._work([pending], [t for each in outputs for t in each], finish)
 
     def scatter(
         self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any
@@ -244,19 +267,19 @@ class PcpProcessGroup(dist.ProcessGroup):
             parts = [ordered(tensor) for tensor in inputs[0]]
             whole, sizes = np.concatenate(parts), [part.size for part in parts]
         pending = self.comm.scatter_async(
-            whole, opts.rootRank, sizes=sizes, timeout=_patience(opts)
+            whole, opts.rootRank, sizes=sizes, timeout=patience_of(opts)
         )
-        return PcpWork([pending], list(outputs), _into(outputs))
+        return self._work([pending], list(outputs), into(outputs))
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> PcpWork:
         """`inputs[r]` goes to rank r, `outputs[r]` comes from it."""
         parts = [ordered(tensor) for tensor in inputs]
-        pending = self.comm.exchange_async(parts, timeout=_patience(opts))
+        pending = self.comm.exchange_async(parts, timeout=patience_of(opts))
 
         def finish(values: list[list[NDArray]]) -> None:
-            _into(outputs)(values[0])
+            into(outputs)(values[0])
 
-        return PcpWork([pending], list(outputs), finish)
+        return self._work([pending], list(outputs), finish)
 
     def all_to_all_single(
         self,
@@ -270,7 +293,7 @@ class PcpProcessGroup(dist.ProcessGroup):
         array = ordered(given)
         edges = self._edges(given, input_splits)
         parts = [array[a:b] for a, b in itertools.pairwise(edges)]
-        pending = self.comm.exchange_async(parts, timeout=_patience(opts))
+        pending = self.comm.exchange_async(parts, timeout=patience_of(opts))
 
         def finish(values: list[list[NDArray]]) -> None:
             expected = np.diff(self._edges(output, output_splits)).tolist()
@@ -281,7 +304,7 @@ class PcpProcessGroup(dist.ProcessGroup):
                 )
             fill(output, np.concatenate(values[0]))
 
-        return PcpWork([pending], [output], finish)
+        return self._work([pending], [output], finish)
 
     alltoall_base = all_to_all_single
 
@@ -302,13 +325,13 @@ class PcpProcessGroup(dist.ProcessGroup):
         """Send to the rank whose `recv` has the tag."""
         (tensor,) = tensors
         pending = self.comm.send_async(ordered(tensor), dst, tag)
-        return PcpWork([pending], [tensor])
+        return self._work([pending], [tensor])
 
     def recv(self, tensors: Tensors, src: int, tag: int) -> PcpWork:
         """The tensor becomes what `src` sends."""
         (tensor,) = tensors
         pending = self.comm.recv_async(ordered(tensor), src, tag)
-        return PcpWork([pending], [tensor], _back([tensor]), source=src)
+        return self._work([pending], [tensor], back([tensor]), source=src)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> PcpWork:
         """UsageError: operations are between named members."""
@@ -319,8 +342,34 @@ class PcpProcessGroup(dist.ProcessGroup):
 
         As with Gloo, sends and receives may be matched behind it.
         """
-        pending = self.comm.barrier_async(pairs=False, timeout=_patience(opts))
-        return PcpWork([pending], [])
+        pending = self.comm.barrier_async(pairs=False, timeout=patience_of(opts))
+        return self._work([pending], [])
+
+    def monitored_barrier(
+        self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Wait until all ranks have called it; rank 0 names those that did not."""
+        monitored_barrier(self.comm, timeout, wait_all_ranks)
+
+    # An elastic world (`torch_elastic`).
+
+    def update_membership(self, timeout: timedelta | float | None = None) -> bool:
+        """Renew an elastic world between two steps, on all members; True if it changed.
+
+        Rank and size are then the new ones. At once where it has just been renewed.
+        """
+        fresh, self.fresh = self.fresh, False
+        if fresh and self.comm.fault is None:
+            return True
+        changed = torch_elastic.renew(self, timeout)
+        self._failed = None
+        return changed
+
+    def retry(
+        self, step: Callable[[], T], timeout: timedelta | float | None = None
+    ) -> T:
+        """`step()` of an elastic world, again among the survivors of lost members."""
+        return torch_elastic.retry(self, step, timeout)
 
     # Other groups.
 
@@ -347,6 +396,21 @@ class PcpProcessGroup(dist.ProcessGroup):
         comm.timeout = timeout.total_seconds() if timeout else self.comm.timeout
         return made
 
+    # The works.
+
+    def _work(
+        self,
+        pendings: Sequence[Pending],
+        tensors: list[torch.Tensor],
+        finish: Any = None,
+        source: int = -1,
+    ) -> PcpWork:
+        return PcpWork(pendings, tensors, finish, source, self._note)
+
+    def _note(self, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            self._failed = self._failed or error
+
     # Ending.
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -366,53 +430,19 @@ def register() -> None:
     """Make `pcp` a backend of torch.distributed; importing this module does."""
     if "pcp" not in dist.Backend.backend_list:
         dist.Backend.register_backend("pcp", create, devices=["cpu"])
-        split = for_groups_of(PcpProcessGroup)
+        register_rendezvous_handler(torch_elastic.SCHEME, torch_elastic.rendezvous)
+        split = torch_split.for_groups_of(PcpProcessGroup)
+        barrier = torch_monitored.for_groups_of(PcpProcessGroup)
         dist.split_group = dist.distributed_c10d.split_group = split
+        dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = barrier
 
 
 def create(
     store: dist.Store, rank: int, world_size: int, timeout: timedelta
 ) -> PcpProcessGroup:
     """The group of all ranks with this store."""
-    return PcpProcessGroup(meet(store, rank, world_size, timeout))
-
-
-def _back(tensors: Tensors) -> Any:
-    """A function that writes values to tensors that were not used in place."""
-
-    def finish(values: list[NDArray]) -> None:
-        for tensor, value in zip(tensors, values, strict=True):
-            if not tensor.is_contiguous():
-                fill(tensor, value)
-
-    return finish
-
-
-def _into(tensors: Tensors) -> Any:
-    """A function that writes each value to its tensor."""
-
-    def finish(values: Sequence[NDArray]) -> None:
-        for tensor, value in zip(tensors, values, strict=True):
-            fill(tensor, value)
-
-    return finish
-
-
-def _spread(tensors: Tensors, values: NDArray) -> None:
-    """Write consecutive parts of the values to the tensors."""
-    at = 0
-    for tensor in tensors:
-        fill(tensor, values[at : at + tensor.numel()])
-        at += tensor.numel()
-    if at != values.size:
-        raise UsageError(f"{values.size} elements arrive for tensors of {at}")
-
-
-def _patience(opts: Any) -> float | None:
-    """A call's own time limit in seconds; None for the group's."""
-    timeout = getattr(opts, "timeout", None)
-    seconds = timeout.total_seconds() if timeout is not None else 0
-    return seconds if seconds > 0 else None
+    elastic = torch_elastic.joined(store)
+    return PcpProcessGroup(elastic or meet(store, rank, world_size, timeout))
 
 
 register()

@@ -1,4 +1,4 @@
-"""Torch's reductions under pcp's names."""
+"""Torch's options under pcp's names: reductions, and a time limit."""
 
 from typing import Any
 
@@ -36,3 +36,10 @@ def word_of(op: Any) -> str:
 def bitwise_of(op: Any) -> np.ufunc | None:
     """The numpy function of a bitwise reduction; None for other reductions."""
     return next((ufunc for known, ufunc in _BITWISE.items() if op == known), None)
+
+
+def patience_of(opts: Any) -> float | None:
+    """A call's own time limit in seconds; None for the group's."""
+    timeout = getattr(opts, "timeout", None)
+    seconds = timeout.total_seconds() if timeout is not None else 0
+    return seconds if seconds > 0 else None

@@ -6,6 +6,7 @@ same function on all, so that all ranks hold the same bits.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,11 @@ from pcp.runtime.communicator.communicator import Communicator
 
 
 def all_reduce_sparse(
-    comm: Communicator, tensor: torch.Tensor, word: str, timeout: float | None
+    comm: Communicator,
+    tensor: torch.Tensor,
+    word: str,
+    timeout: float | None,
+    failed: Callable[[BaseException], None] | None = None,
 ) -> PcpWork:
     """The sparse tensor becomes the sum, or the mean, of all ranks', coalesced."""
     if tensor.layout != torch.sparse_coo:
@@ -55,7 +60,7 @@ def all_reduce_sparse(
         with torch.no_grad():  # a detached sparse tensor shares no entries with it
             tensor.copy_(total)
 
-    return PcpWork(pendings, [tensor], finish)
+    return PcpWork(pendings, [tensor], finish, failed=failed)
 
 
 def _coalesced(like: torch.Tensor, where: NDArray, what: NDArray) -> torch.Tensor:

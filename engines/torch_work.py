@@ -31,12 +31,14 @@ class PcpWork(dist.Work):
         tensors: list[torch.Tensor],
         finish: Finish | None = None,
         source: int = -1,
+        failed: Callable[[BaseException], None] | None = None,
     ) -> None:
         super().__init__()
         self._pendings = list(pendings)
         self._tensors = tensors
         self._finish = finish
         self._source = source
+        self._failed = failed
         self._future: torch.futures.Future = torch.futures.Future()
         self._awaited = False
         """Whether the caller has the future."""
@@ -63,16 +65,22 @@ class PcpWork(dist.Work):
                 self._finish(values)
         except BaseException as error:
             self._error = error
-            self._over.set()
-            _hooks.submit(self._fail, error)
-        else:
-            self._over.set()
-            _hooks.submit(self._future.set_result, self._tensors)
+            if self._failed is not None:
+                self._failed(error)
+        with self._lock:
+            if not self._awaited:  # nobody has a callback that could wait here
+                self._settle()
+            else:
+                _hooks.submit(self._settle)
+        self._over.set()
 
-    def _fail(self, error: BaseException) -> None:
+    def _settle(self) -> None:
+        if self._error is None:
+            self._future.set_result(self._tensors)
+            return
         if self._awaited:
             self._told()
-        self._future.set_exception(error)
+        self._future.set_exception(self._error)
 
     def _told(self) -> None:
         """Note that the caller knows of a failure: `close` need not raise it again."""
@@ -87,6 +95,8 @@ class PcpWork(dist.Work):
         if self._error is not None:
             self._told()
             raise self._error
+        if self._awaited:
+            self._future.wait()  # what is chained to it now is called at once
         return True
 
     def synchronize(self) -> None:
@@ -114,7 +124,8 @@ class PcpWork(dist.Work):
 
     def get_future(self) -> torch.futures.Future:
         """A future of the tensors."""
-        self._awaited = True
+        with self._lock:
+            self._awaited = True
         if self._error is not None:
             self._told()
         return self._future

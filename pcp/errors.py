@@ -90,8 +90,11 @@ def let_go(error: BaseException) -> None:
         held = held.__cause__ or held.__context__
 
 
-class RuntimeFault(PcpError):
-    """Base of what can go wrong while a program runs."""
+class RuntimeFault(PcpError, RuntimeError):
+    """Base of what can go wrong while a program runs.
+
+    Scripts that catch Gloo's failures catch a RuntimeError.
+    """
 
 
 class Timeout(RuntimeFault):

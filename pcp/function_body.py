@@ -3,7 +3,7 @@
 A manifest says it: the results are first values of a seed, or parts make them in turn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -12,6 +12,9 @@ from pcp import initializer
 from pcp.errors import ConfigError
 
 MAX_DIMENSIONS = 64
+
+#: Rows of one tensor that are values of their own.
+MAX_VALUES = 1 << 20
 
 #: Of everything in a manifest: immutable, and no key that this version does not know.
 FROZEN = ConfigDict(frozen=True, extra="forbid")
@@ -60,11 +63,38 @@ class Part(BaseModel):
     """One of the functions of a module that together do what another says.
 
     Its `inputs` are numbers of values: the arguments of the whole in their order, then
-    what the parts give, the first part's results first.
+    what the parts give, the first part's results first. Several numbers are one tensor
+    for the part: those values, of one type, one under the other. So with `rows`, for
+    each result: how many values are its rows, or 0 where it is one value.
     """
 
     model_config = FROZEN
 
     name: str
-    inputs: tuple[int, ...]
+    inputs: tuple[int | tuple[int, ...], ...]
     results: int = Field(ge=0)
+    rows: tuple[int, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> Self:
+        if self.rows and len(self.rows) != self.results:
+            raise ValueError(
+                f"{self.name}: {len(self.rows)} numbers of rows for {self.results} "
+                "results"
+            )
+        if any(rows < 0 or rows > MAX_VALUES for rows in self.rows):
+            raise ValueError(f"{self.name}: so many rows has no result")
+        if any(not number for number in self.inputs if isinstance(number, tuple)):
+            raise ValueError(f"{self.name}: a stack of no values")
+        return self
+
+    @property
+    def numbers(self) -> Iterator[int]:
+        """The values that it takes, each by itself."""
+        for number in self.inputs:
+            yield from number if isinstance(number, tuple) else (number,)
+
+    @property
+    def made(self) -> int:
+        """How many values it gives."""
+        return sum(max(1, n) for n in self.rows) if self.rows else self.results

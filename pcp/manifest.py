@@ -165,9 +165,9 @@ class Function(_Model):
     def _check_parts(self) -> Self:
         known = len(self.inputs)
         for part in self.parts:
-            if any(not 0 <= number < known for number in part.inputs):
+            if any(not 0 <= number < known for number in part.numbers):
                 raise ValueError(f"{part.name} takes values that are made behind it")
-            known += part.results
+            known += part.made
         if any(not 0 <= number < known for number in self.returns):
             raise ValueError("returns values that no part makes")
         if len(self.returns) != (len(self.results) if self.parts else 0):

@@ -8,7 +8,7 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.roles import OF_THE_MODEL
 from pcp.errors import PassError
 from pcp.passes.analysis import cost
-from pcp.passes.core import functions
+from pcp.passes.core import functions, stacks
 from pcp.passes.core.base import Pass
 from pcp.passes.core.rewriting import before, is_pure, operations
 from pcp.passes.simplify.repeated_blocks import Blocks, find, operands
@@ -122,23 +122,18 @@ def _roll(ops: Sequence[ir.Operation], blocks: Blocks) -> None:
     old = ops[blocks.start : blocks.start + blocks.ops]
     ends = dict(blocks.results)
     with before(old[0]):
-        stacks = [_stacked(row) for row in blocks.rows]
+        stacked = [stacks.stack(row) for row in blocks.rows]
         carries = [*blocks.carries]
         for place, value in blocks.results:
             if place not in [source for source, _ in carries]:
                 carries.append((place, hlo.zeros(value.type)))
         loop = _loop(blocks.count, [first for _, first in carries])
-        _fill(loop, blocks, template, [source for source, _ in carries], stacks)
+        _fill(loop, blocks, template, [source for source, _ in carries], stacked)
     at = {source: i for i, (source, _) in enumerate(carries, 1)}
     for place, value in ends.items():
         value.replace_all_uses_with(loop.results[at[place]])
     for op in reversed(old):
         op.erase()
-
-
-def _stacked(row: Sequence[Value]) -> Value:
-    """The values of a row, one under the other."""
-    return hlo.concatenate([hlo.reshape(x, (1, *hlo.shape_of(x))) for x in row], 0)
 
 
 def _loop(count: int, starts: Sequence[Value]) -> ir.Operation:
@@ -164,13 +159,13 @@ def _fill(
     blocks: Blocks,
     template: Sequence[ir.Operation],
     sources: Sequence[tuple[int, int]],
-    stacks: Sequence[Value],
+    stacked: Sequence[Value],
 ) -> None:
     """Copy a block into the loop's body."""
     body = loop.regions[1].blocks[0]
     with ir.InsertionPoint(body):
         i, *carried = body.arguments
-        rows = [_own(stack, i) for stack in stacks]
+        rows = [_own(stack, i) for stack in stacked]
         made: list[ir.Operation] = []
         for number, op in enumerate(template):
             copy = op.clone()

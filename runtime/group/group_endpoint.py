@@ -20,7 +20,6 @@ import numpy as np
 from pcp.errors import (
     CollectiveAborted,
     ConfigError,
-    PcpError,
     ProtocolError,
     RuntimeFault,
 )
@@ -156,15 +155,20 @@ class GroupEndpoint:
         after `timeout` seconds, ProtocolError when a member refuses.
         """
         deadline = time.monotonic() + timeout
-        group = self._group(epoch, members, rank, deadline, scope)
+        formation = self._formation(epoch, members, rank, scope)
+        group = formation.group
         peers = [peer for peer in range(group.world_size) if peer != rank]
         try:
+            self.loop.ask(lambda: self._begin(formation))
+            formation.wait(deadline)
             all_here = Barrier(peers, max(0.05, deadline - time.monotonic()))
             group.submit(all_here, "").result()
         except BaseException:
             if not self.loop.closed:
                 self.loop.ask(group.close)
             raise
+        finally:
+            self.loop.call(self._formed, formation)
         return group
 
     def serve_snapshot(
@@ -235,9 +239,9 @@ class GroupEndpoint:
 
     # Forming groups.
 
-    def _group(
-        self, epoch: int, members: Sequence[str], rank: int, deadline: float, scope: str
-    ) -> Group:
+    def _formation(
+        self, epoch: int, members: Sequence[str], rank: int, scope: str
+    ) -> MeshFormation:
         members = list(members)
         if not 0 <= rank < len(members):
             raise ConfigError(f"rank {rank} of {len(members)} members does not exist")
@@ -252,17 +256,7 @@ class GroupEndpoint:
             self.faults,
             self.telemetry,
         )
-        formation = MeshFormation(group, members, self.options, scope)
-        try:
-            self.loop.ask(lambda: self._begin(formation))
-        except PcpError:
-            self.loop.call(group.close)
-            raise
-        try:
-            formation.wait(deadline)
-        finally:
-            self.loop.call(self._formed, formation)
-        return formation.group
+        return MeshFormation(group, members, self.options, scope)
 
     def _begin(self, formation: MeshFormation) -> None:
         if self._closed:
@@ -296,7 +290,7 @@ class GroupEndpoint:
     ) -> None:
         for (of, epoch), formation in list(self._formations.items()):
             if scope in (None, of) and (below is None or epoch < below):
-                formation.fail(error)
+                formation.cancel(error)
 
     def _awaited(self) -> dict[str, AwaitedRanks]:
         newest = dict(self._groups)

@@ -105,6 +105,13 @@ class MeshFormation:
         if not self._done.done():
             self._done.set_exception(error)
 
+    def cancel(self, error: RuntimeFault) -> None:
+        """End it with this error, also where the mesh is whole and all members meet."""
+        if self._done.done():
+            self.group.abort(error)
+        else:
+            self.fail(error)
+
     def greet(self, link: TcpLink, hello: dict[str, Any]) -> None:
         """Handle the greeting of a member with a higher rank."""
         rank = hello.get("rank")

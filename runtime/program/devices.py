@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from pcp.errors import ConfigError, UsageError
 from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
+from pcp.runtime.program.stacks import Row
 
 _USAGE = int(rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING)
 _LOCAL = int(rt.MemoryType.DEVICE_LOCAL)
@@ -39,6 +40,13 @@ _ELEMENTS = {
     "complex<f64>": rt.HalElementType.COMPLEX_128,
     **{f"i{n}": getattr(rt.HalElementType, f"SINT_{n}") for n in (8, 16, 32, 64)},
     **{f"ui{n}": getattr(rt.HalElementType, f"UINT_{n}") for n in (8, 16, 32, 64)},
+}
+
+
+#: The same, of what a function gives: its integers have no sign there.
+_NAMES = {
+    **{int(getattr(rt.HalElementType, f"INT_{n}")): f"i{n}" for n in (8, 16, 32, 64)},
+    **{int(element): name for name, element in _ELEMENTS.items()},
 }
 
 
@@ -104,6 +112,10 @@ class Device:
             memory_type=_LOCAL, allowed_usage=_USAGE, allocation_size=nbytes
         )
         return rt.HalBufferView(buffer, list(shape), int(_ELEMENTS[dtype]))
+
+    def element(self, view: Any) -> str:
+        """MLIR's name of a buffer view's element type."""
+        return _NAMES[int(view.element_type)]
 
     def memory(self, view: Any, dtype: str) -> NDArray | None:
         """A buffer view's own memory as an array; None if the host cannot reach it."""
@@ -199,7 +211,7 @@ class DeviceArray:
 
     @property
     def view(self) -> Any:
-        """IREE's handle; UsageError once the array was donated."""
+        """IREE's handle, or a row of one; UsageError once the array was donated."""
         if self._view is None:
             raise UsageError(
                 f"this {self.dtype}{list(self.shape)} array was {self._gone}; "
@@ -209,7 +221,10 @@ class DeviceArray:
 
     def numpy(self) -> NDArray:
         """A copy in host memory."""
-        return self.device.download(self.view, self.dtype)
+        view = self.view
+        if isinstance(view, Row):
+            return view.numpy()
+        return self.device.download(view, self.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray:
         array = self.numpy()

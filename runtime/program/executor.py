@@ -45,6 +45,16 @@ from pcp.runtime.program.devices import (
 from pcp.runtime.program.drawn_function import DrawnFunction
 from pcp.runtime.program.host_collectives import Groups
 from pcp.runtime.program.host_functions import Bindings
+from pcp.runtime.program.stacks import (
+    Host,
+    Stack,
+    Value,
+    alone,
+    holder,
+    holders,
+    in_copies,
+    joined,
+)
 
 __all__ = [
     "BoundFunction",
@@ -81,6 +91,11 @@ class BoundFunction:
         self._calls: list[tuple[Part, Any]] = handle
         inputs, results = len(self.signature.inputs), len(self.signature.results)
         self._returns = self.signature.returns or range(inputs, inputs + results)
+        #: The arguments that are read as rows of a stack and not by themselves.
+        read = [number for part, _ in handle for number in part.inputs]
+        self.stacked = frozenset(
+            n for number in read if not isinstance(number, int) for n in number
+        ).difference(read)
         self.donates = frozenset(self.signature.donates)
         self.overlaps = Overlaps(all(part.name in straight for part, _ in handle))
 
@@ -96,17 +111,22 @@ class BoundFunction:
         """Release the module; calling the function is an error from now on."""
         self._calls = []
 
-    def run(self, context: Any, arguments: Sequence[Any]) -> list[Any]:
-        """The results' buffer views, of the arguments'."""
-        values = list(arguments)
+    def run(self, context: Any, arguments: Sequence[Value]) -> list[Value]:
+        """The results of the arguments: buffer views, and rows of such."""
+        device, values = self._program.device, list(arguments)
         for part, handle in self._calls:
             given = rt.VmVariantList(len(part.inputs))
             for number in part.inputs:
-                given.push_ref(values[number])
+                if isinstance(number, int):
+                    given.push_ref(alone(device, values[number]))
+                else:
+                    given.push_ref(joined(device, [values[n] for n in number]))
             made = rt.VmVariantList(part.results)
             context.invoke(handle, given, made)
-            views = range(part.results)
-            values += [made.get_as_object(i, rt.HalBufferView) for i in views]
+            for i in range(part.results):
+                view = made.get_as_object(i, rt.HalBufferView)
+                rows = part.rows[i] if part.rows else 0
+                values += Stack(device, view).rows(rows) if rows else [view]
         return [values[number] for number in self._returns]
 
 
@@ -260,40 +280,41 @@ class Program:
         self, function: BoundFunction, arguments: Sequence[Any], keep: bool
     ) -> Any:
         signature = function.signature
-        views = self._take(function, arguments)
+        taken = self._take(function, arguments)
         with self._lock:
-            made = self._invoke(function, views, arguments)
+            made = self._invoke(function, taken, arguments)
             if keep:
                 made = self._apart(made, function, arguments)
         arrays = [
-            DeviceArray(self.device, view, spec.dtype)
-            for view, spec in zip(made, signature.results, strict=True)
+            DeviceArray(self.device, value, spec.dtype)
+            for value, spec in zip(made, signature.results, strict=True)
         ]
         values = tuple(arrays if keep else [array.numpy() for array in arrays])
         return values[0] if len(values) == 1 else values
 
     def _apart(
-        self, views: Sequence[Any], function: BoundFunction, arguments: Sequence[Any]
-    ) -> list[Any]:
+        self, values: Sequence[Value], function: BoundFunction, arguments: Sequence[Any]
+    ) -> list[Value]:
         """The results, in memory apart from each other and from kept arguments."""
         kept = [
-            a.view if isinstance(a, DeviceArray) and i not in function.donates else None
+            holder(a.view)
+            if isinstance(a, DeviceArray) and i not in function.donates
+            else None
             for i, a in enumerate(arguments)
         ]
-        apart, specs = list(views), function.signature.results
-        for i in function.overlaps.among(views, kept):
-            apart[i] = self.device.duplicate(views[i], specs[i].dtype)
-        return apart
+        held = holders(values)
+        overlapping = function.overlaps.among(held, kept)
+        return in_copies(self.device, values, {id(held[i]) for i in overlapping})
 
     def _invoke(
-        self, function: BoundFunction, views: list[Any], arguments: Sequence[Any]
-    ) -> list[Any]:
+        self, function: BoundFunction, taken: list[Value], arguments: Sequence[Any]
+    ) -> list[Value]:
         if self._context is None:
             raise UsageError("the program is closed")
         self._imports.begin()
         begun = time.monotonic()
         try:
-            results = function.run(self._context, views)
+            results = function.run(self._context, taken)
         except Exception as error:
             fault = self._imports.finish(failed=True)
             if fault is not None:
@@ -313,8 +334,11 @@ class Program:
             raise fault
         return results
 
-    def _take(self, function: BoundFunction, arguments: Sequence[Any]) -> list[Any]:
-        """The buffer views of the arguments, each checked against its spec."""
+    def _take(self, function: BoundFunction, arguments: Sequence[Any]) -> list[Value]:
+        """The arguments on the device, each checked against its spec.
+
+        One that the function reads in a stack alone is brought there with the others.
+        """
         inputs = function.signature.inputs
         if len(arguments) != len(inputs):
             named = ", ".join(spec.name for spec in inputs[:MOST_NAMED])
@@ -327,11 +351,13 @@ class Program:
         if any(held[id(arguments[i])] > 1 for i in function.donates):
             raise UsageError(f"{function.name}: a donated array is passed twice")
         return [
-            self._view(function.name, index, spec, value)
+            self._value(function, index, spec, value)
             for index, (spec, value) in enumerate(zip(inputs, arguments, strict=True))
         ]
 
-    def _view(self, function: str, index: int, spec: TensorSpec, value: Any) -> Any:
+    def _value(
+        self, function: BoundFunction, index: int, spec: TensorSpec, value: Any
+    ) -> Value:
         if isinstance(value, DeviceArray):
             here = value.device is self.device
             if here and value.dtype == spec.dtype and value.shape == spec.shape:
@@ -343,8 +369,10 @@ class Program:
             value = np.asarray(value)
             types = (numpy_dtype(spec.dtype), bits_dtype(spec.dtype))
             if value.dtype in types and value.shape == spec.shape:
+                if index in function.stacked:
+                    return Host(value, spec.dtype)
                 return self.device.upload(value, spec.dtype)
-        where = f"{function}: argument {index} ({spec.name})"
+        where = f"{function.name}: argument {index} ({spec.name})"
         if not here:
             raise UsageError(f"{where} lies on another device; copy it over")
         given, wanted = (f"{a.dtype}{list(a.shape)}" for a in (value, spec))

@@ -41,6 +41,15 @@ def test_a_model_is_trained_and_served_and_chatted_with(tmp_path: Path) -> None:
     assert len(answer.strip()) > 20
 
 
+@pytest.mark.slow  # seven processes that import torch, and twenty seconds of steps
+def test_a_replica_of_torchft_dies_and_comes_back(tmp_path: Path) -> None:
+    printed = run(EXAMPLES / "torchft" / "hsdp.py", folder=tmp_path)
+    assert "replica 1 was killed" in printed
+    sums = re.findall(r"replica \d: .*40 steps, .* at a time, sum (\S+)", printed)
+    assert len(sums) == 2
+    assert sums[0] == sums[1]
+
+
 @pytest.mark.parametrize("name", ALONE)
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
     printed = run(EXAMPLES / f"{name}.py", folder=tmp_path)

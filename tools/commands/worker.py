@@ -79,7 +79,11 @@ def parser() -> Parser:
     add("--listen", metavar="HOST:PORT", help="where peers reach this worker")
     add("--data", metavar="FILE", help="the data on this machine")
     add("--name", help="default: the host's name and a random part")
-    add("--supervisor-id", metavar="ID", help="shown in the status")
+    add(
+        "--supervisor-id",
+        metavar="ID",
+        help="who starts this process again; shown in the status",
+    )
     add("--patience", type=float, default=300.0, help="seconds without a shepherd")
     add_metrics_flags(parser)
     add_trust_flag(parser)

@@ -5,20 +5,25 @@ state. The state is written to the disk during the next rounds; a checkpoint tha
 meanwhile is skipped.
 """
 
+import math
 from collections.abc import Sequence
 
 from pcp.training.coordinator.effects import (
     Gather,
     LookOnDisk,
+    Prove,
     ReportCheckpoint,
     Write,
 )
-from pcp.training.coordinator.events import Gathered, NotSaved, OnDisk, Written
+from pcp.training.coordinator.events import Gathered, NotSaved, OnDisk, Proved, Written
 from pcp.training.coordinator.roster import Member
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.storage import nonfinite
 
 _RETRY_SECONDS = 5.0
+_NEXT_SECONDS = 1.0
+"""So long after one holder is asked for its state, the next one is asked too; the
+time doubles with each that is asked and has not answered."""
 
 
 class Saver:
@@ -37,10 +42,14 @@ class Saver:
         self.path: str | None = None
         """Where."""
         self._rests_until = 0.0
-        self._proving = False
-        """A state is being fetched to check that it is there, not to be saved."""
         self._proved: set[str] = set()
         """Members that have handed out a committed state."""
+        self._asked: dict[str, float] = {}
+        """Members that were asked for the committed state, and when; no answer yet."""
+        self._failed: set[str] = set()
+        """Members that were asked and did not hand it out."""
+        self._asked_round: int | None = None
+        """The round whose state they were asked for."""
 
     @property
     def resting(self) -> bool:
@@ -79,11 +88,46 @@ class Saver:
         """
         if not holders or any(member.name in self._proved for member in holders):
             return False
-        if not (self.busy or self.resting):
-            asked = min(holders, key=lambda member: member.unserved)
-            self._proving = True
-            self.save([asked.name])
+        run = self._run
+        if self._asked_round != run.committed:
+            self._asked, self._failed = {}, set()
+            self._asked_round = run.committed
+        known = self._asked.keys() | self._failed
+        rest = [member for member in holders if member.name not in known]
+        last = max(self._asked.values(), default=-math.inf)
+        patience = _NEXT_SECONDS * 2 ** max(len(self._asked) - 1, 0)
+        if rest and run.now - last >= patience:
+            self._ask(min(rest, key=self._may_lack))
+        elif not (rest or self._asked or self.resting):
+            self._failed = set()  # all are asked once more
         return True
+
+    def _may_lack(self, member: Member) -> tuple[int, bool]:
+        """The order in which holders are asked: who may not hand it out comes last.
+
+        A member that prepared the round under the last shepherd adopts it by its own
+        thread, which may hang.
+        """
+        return member.unserved, member.hello.committed != self._run.committed
+
+    def _ask(self, member: Member) -> None:
+        run = self._run
+        self._asked[member.name] = run.now
+        asked = (run.committed, run.progress.digest, member.name, [member.address])
+        run.do(Prove(*asked))
+
+    def proved(self, event: Proved) -> bool:
+        """Note an answer to a `Prove`; False where it is a fault of the member."""
+        asked = self._asked.pop(event.member, None)
+        if event.fault is None:
+            self._proved.add(event.member)
+            return True
+        if event.round != self._run.committed or asked is None:
+            return True  # the run is further, and so may the member be
+        self._failed.add(event.member)
+        self._rests_until = self._run.now + _RETRY_SECONDS
+        self._run.log(f"the state is not proved: {event.fault}")
+        return event.at is None
 
     def look(self, round_: int) -> None:
         """Ask whether an earlier process saved a round."""
@@ -103,9 +147,6 @@ class Saver:
         """All members have handed out their state; rounds go on while it is written."""
         self.blocking = False
         self._proved |= set(event.members)
-        if self._proving:
-            self.busy = self._proving = False
-            return
         shared = ("parameters.", "outer.")
         known = self._run.nonfinite
         if new := [
@@ -140,6 +181,6 @@ class Saver:
 
         The next one may work.
         """
-        self.blocking = self.busy = self._proving = False
+        self.blocking = self.busy = False
         self._rests_until = self._run.now + _RETRY_SECONDS
         self._run.log(f"no checkpoint this time: {event.reason}")

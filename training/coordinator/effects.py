@@ -126,6 +126,19 @@ class Gather:
 
 
 @dataclass(frozen=True, slots=True)
+class Prove:
+    """Fetch the state of a round from one member, and let it go; answer `Proved`."""
+
+    round: int
+    digest: str | None
+    member: str
+    addresses: Sequence[str]
+    """Its address, or those of its ranks."""
+    shapes: Sequence[int] = ()
+    """The shape of its island, where not all are alike."""
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
     """Write the gathered state; answer `Written` or `NotSaved`."""
 
@@ -194,6 +207,7 @@ Effect = (
     | NoteSettings
     | MakeLatest
     | Gather
+    | Prove
     | Write
     | LookOnDisk
     | FindCheckpoint

@@ -156,6 +156,18 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True)
+class Proved:
+    """Whether a member has handed out the state of a round."""
+
+    round: int
+    member: str
+    fault: str | None = None
+    """Why it has not; None: it has."""
+    at: str | None = None
+    """The address that did not hand out the state, if that is the member's fault."""
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
     """A checkpoint is on the disk."""
 
@@ -194,6 +206,7 @@ Event = (
     | Found
     | OnDisk
     | Gathered
+    | Proved
     | Written
     | NotSaved
     | Recalled

@@ -32,6 +32,7 @@ from pcp.training.coordinator.effects import (
     Effect,
     Gather,
     Log,
+    Prove,
     Refuse,
     Send,
 )
@@ -41,6 +42,7 @@ from pcp.training.coordinator.events import (
     Lost,
     NotSaved,
     Peer,
+    Proved,
     Received,
     Tick,
 )
@@ -129,7 +131,7 @@ class Islands:
                 plan = plan_of(program.manifest)
                 self._exchanges_inside = plan.exchanges_inside
                 self._shapes = program.shapes
-            case NotSaved(at=str() as at):
+            case NotSaved(at=str() as at) | Proved(at=str() as at):
                 return self._pass(replace(event, at=self._member_at(at)), now)
             case Tick():
                 return [*self._waiting_on(now), *self._pass(event, now)]
@@ -296,8 +298,9 @@ class Islands:
                 return [
                     replace(effect, message=Status(values=self._with_ranks(values)))
                 ]
-            case Gather(addresses=addresses):
-                return [self._gathering(effect, addresses)]
+            case Gather(addresses=addresses) | Prove(addresses=addresses):
+                shapes, ranks = self._shapes_of(addresses), self._ranks_of(addresses)
+                return [replace(effect, addresses=ranks, shapes=shapes)]
         return [effect]
 
     def _closed(self, island: Island) -> list[Effect]:
@@ -308,12 +311,6 @@ class Islands:
         for rank in island.ranks:
             self._ranks.pop(rank.connection, None)
         return [Close(rank.connection) for rank in island.ranks]
-
-    def _gathering(self, effect: Gather, addresses: Any) -> Gather:
-        """The addresses of all ranks, island by island, and their shapes."""
-        shapes = self._shapes_of(addresses)
-        ranks = self._ranks_of(addresses)
-        return replace(effect, addresses=ranks, shapes=shapes)
 
     def _shapes_of(self, addresses: Iterable[str]) -> list[int]:
         """The shape of each island; empty where all are alike."""

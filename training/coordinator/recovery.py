@@ -119,7 +119,7 @@ class Recovery:
         """Find sources for the waiting members; rewind when no holder can come."""
         run, roster = self._run, self._run.roster
         self._let_go()
-        stranded = self._rounds.needs_holder() and not roster.holders(run.committed)
+        stranded = self._rounds.needs_holder() and not roster.present(run.committed)
         waiting = False
         for member in roster:
             if member.state == READY and stranded:
@@ -174,11 +174,14 @@ class Recovery:
         return False
 
     def all_back(self) -> bool:
-        """Whether all workers with a lease are ready, or had time to come back."""
+        """Whether all workers with a lease are ready, or had time to come back.
+
+        One whose supervisor has started another process does not come back.
+        """
         run = self._run
         ready = {member.name for member in run.roster.ready()}
         missing = set(run.progress.outstanding) - ready
-        return not missing or run.age > run.grace
+        return run.age > run.grace or all(map(run.roster.replaced, missing))
 
     def _restore_saved(self, member: Member) -> None:
         """Send a member the shepherd's own endpoint as source."""

@@ -69,6 +69,7 @@ class Member:
 
     def identify(self) -> dict[str, Any]:
         """Its constant facts while it is a member: name, address and device."""
+        supervisor = self.hello.supervisor
         return {
             "worker": self.name,
             "index": self.index,
@@ -76,6 +77,7 @@ class Member:
             "target": self.hello.target,
             "backend": self.hello.backend,
             "device": self.hello.device,
+            **({} if supervisor is None else {"supervisor": supervisor}),
         }
 
     def describe(self, now: float) -> dict[str, Any]:
@@ -101,7 +103,11 @@ class Roster:
         self._indices: dict[str, int] = {}
         self._absent: dict[int, dict[str, Any]] = {}
         """Workers that left, by index, the last one last; `left` is the reason."""
+        self._slots: dict[str, tuple[str, str]] = {}
+        """The host and the supervisor of each worker under an earlier shepherd."""
         for row in known:
+            if slot := _slot(row):
+                self._slots[row["worker"]] = slot
             self._indices[row["worker"]] = row["index"]
             self._absent[row["index"]] = {"left": UNSEEN, **row}
         self._by_connection: dict[Peer, Member] = {}
@@ -160,6 +166,15 @@ class Roster:
         """The member of this connection; None: it has no member."""
         return self._by_connection.get(connection)
 
+    def replaced(self, name: str) -> bool:
+        """Whether a worker of an earlier shepherd is gone for good.
+
+        Its supervisor has started another process, and runs one at a time.
+        """
+        slot = self._slots.get(name)
+        new = (member for member in self if member.name not in self._slots)
+        return slot is not None and any(_slot(m.identify()) == slot for m in new)
+
     def ready(self) -> list[Member]:
         """The members that can take part in a round."""
         return [member for member in self if member.state == READY]
@@ -167,3 +182,18 @@ class Roster:
     def holders(self, round_: int) -> list[Member]:
         """The ready members that hold the state of a round."""
         return [m for m in self if m.state == READY and m.committed == round_]
+
+    def present(self, round_: int) -> list[Member]:
+        """The holders that can bring others up to date in a group.
+
+        The state of a member that is away can be fetched from it, and no more.
+        """
+        return [member for member in self.holders(round_) if not member.pace.away]
+
+
+def _slot(row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The host and the supervisor of a worker; None: nobody supervises it."""
+    supervisor = row.get("supervisor")
+    return (
+        None if supervisor is None else (row["address"].rpartition(":")[0], supervisor)
+    )

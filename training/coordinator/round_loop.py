@@ -147,7 +147,7 @@ class RoundLoop:
     def _enough(self, ready: list[Member]) -> bool:
         """Whether a round is to begin with the ready members."""
         run = self._run
-        if not run.roster.holders(run.committed):
+        if not run.roster.present(run.committed):
             return self._started and self.rounds.starts_without_holder(ready)
         all_here = len(ready) >= run.wanted
         if not self._started or all_here:

@@ -244,10 +244,13 @@ class SynchronousRounds(Rounds):
         if attempt is None:
             return
         slow = slow_members(attempt, self._run.experiment, self._inner_exchanges, now)
-        if absent := self._absent(attempt, now):
-            for name in absent:
-                self._run.roster[name].pace.left(now)
+        absent, idle = self._absent(attempt, now), self._held_up_by(attempt, now)
+        for name in absent or idle:
+            self._run.roster[name].pace.away = True
+        if absent:
             self._leave_out(attempt, absent, now, "the others wait to form their group")
+        elif idle:
+            self._leave_out(attempt, idle, now, "the others wait for it, and it idles")
         elif slow:
             self._leave_out(attempt, slow, now, "not done in time")
         self._check_failed(now)

@@ -77,6 +77,7 @@ from pcp.training.coordinator.events import (
     Opened,
     Ordered,
     Program,
+    Proved,
     Recalled,
     Received,
     Tick,
@@ -139,6 +140,7 @@ class TrainingRun:
             Found: self._on_found,
             OnDisk: lambda event: self._begun().completion.seen(event),
             Gathered: self.saver.gathered,
+            Proved: self._on_proved,
             Written: self.saver.written,
             NotSaved: self._on_not_saved,
             Recalled: self._on_recalled,
@@ -393,7 +395,15 @@ class TrainingRun:
 
     def _on_not_saved(self, event: NotSaved) -> None:
         self.saver.failed(event)
-        found = [m for m in self.state.roster if m.address == event.at]
+        self._unserved(event.at)
+
+    def _on_proved(self, event: Proved) -> None:
+        if not self.saver.proved(event):
+            self._unserved(event.at)
+
+    def _unserved(self, at: str | None) -> None:
+        """The member at an address did not hand out its state."""
+        found = [m for m in self.state.roster if m.address == at]
         if self.loop is not None and found:
             self.loop.rounds.unserved(found[0])
 

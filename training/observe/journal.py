@@ -10,7 +10,10 @@ from pcp import strict_json
 from pcp.training.observe.dashboard import PlainLog
 from pcp.training.observe.log_lines import DATE, DATED, log_line
 
-KNOWN = ("index", "worker", "address", "target", "backend", "device", "left")
+KNOWN = (
+    *("index", "worker", "address", "target", "backend", "device", "supervisor"),
+    "left",
+)
 """The keys that are kept of a worker; `left` is why it is absent."""
 
 

@@ -7,6 +7,7 @@ A checkpoint takes as long as moving the state once, from all members together;
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from pcp.errors import ProtocolError, RuntimeFault, StateMismatch
 from pcp.runtime import fetch_snapshot
@@ -33,6 +34,8 @@ from pcp.training.trainer.replica import mean_of
 _FETCH_SECONDS = 120.0
 _ADOPT_SECONDS = 10.0
 _AT_ONCE = 16
+_NOTHING = ("(the revision alone)",)
+"""No tensor's name begins so."""
 
 
 class Unserved(RuntimeFault):
@@ -136,15 +139,16 @@ def _fetch(
     address: str, round_: int, protection: Protection, silence: float
 ) -> tuple[int, safetensors_io.Arrays]:
     """A member's snapshot, once the member has adopted the committed round."""
+
+    def fetch(only: Sequence[str]) -> tuple[int, safetensors_io.Arrays]:
+        asked: dict[str, Any] = {"silence": silence, "only": only}
+        return fetch_snapshot(address, _FETCH_SECONDS, **asked, **protection.options)
+
     deadline = time.monotonic() + _ADOPT_SECONDS
-    while True:
-        revision, arrays = fetch_snapshot(
-            address,
-            _FETCH_SECONDS,
-            silence=silence,
-            only=OF_A_ROUND,
-            **protection.options,
-        )
-        if revision >= round_ or time.monotonic() > deadline:
-            return revision, arrays
+    revision, arrays = fetch(OF_A_ROUND)
+    while revision < round_ and time.monotonic() <= deadline:
         time.sleep(0.02)
+        revision, arrays = fetch(_NOTHING)
+        if revision >= round_:
+            revision, arrays = fetch(OF_A_ROUND)
+    return revision, arrays

@@ -34,6 +34,7 @@ from pcp.training.coordinator.events import (
     NotSaved,
     Opened,
     Program,
+    Proved,
     Recalled,
     Received,
     Tick,
@@ -307,6 +308,7 @@ class Shepherd:
             do.NoteSettings: lambda e: folder.note(self.experiment),
             do.MakeLatest: lambda e: folder.make_latest(),
             do.Gather: self._gather,
+            do.Prove: self._prove,
             do.Write: self._write,
             do.LookOnDisk: lambda e: serving.look(e.round),
             do.FindCheckpoint: lambda e: serving.find(e.at_most),
@@ -374,13 +376,8 @@ class Shepherd:
         self.hub.work(lambda: self._artifacts.program_or_blame(target), then)
 
     def _gather(self, effect: do.Gather) -> None:
-        safe, offset = self.protection, self.ledger.offset
-        tokenizer = self._artifacts.corpus.tokenizer
+        tokenizer, offset = self._artifacts.corpus.tokenizer, self.ledger.offset
         more = {"tokenizer": tokenizer, "ledger_offset": offset}
-        # No round begins meanwhile: a silent worker is removed here too.
-        silence = self.experiment.heartbeat_limit_seconds
-        asked = (effect.addresses, effect.round, effect.digest, safe, silence)
-        parts, shapes = self._artifacts.parts, effect.shapes
 
         def then(result: Checkpoint | Exception) -> None:
             if isinstance(result, Exception):
@@ -391,7 +388,26 @@ class Shepherd:
             nonfinite = result.info["nonfinite"]
             self._happened(Gathered(effect.round, effect.members, nonfinite))
 
-        self.hub.work(lambda: checkpointer.gather(*asked, parts, shapes), then)
+        self.hub.work(self._fetching(effect), then)
+
+    def _prove(self, effect: do.Prove) -> None:
+        def then(result: Checkpoint | Exception) -> None:
+            fault, at = None, None
+            if isinstance(result, Exception):
+                fault, at = _passing(result)
+            self._happened(Proved(effect.round, effect.member, fault, at))
+
+        self.hub.work(self._fetching(effect), then)
+
+    def _fetching(self, effect: do.Gather | do.Prove) -> Callable[[], Checkpoint]:
+        """Fetches the state of a round from the effect's addresses.
+
+        No round begins meanwhile: a silent worker is removed here too.
+        """
+        silence, safe = self.experiment.heartbeat_limit_seconds, self.protection
+        asked = (effect.addresses, effect.round, effect.digest, safe, silence)
+        cut = self._artifacts.parts, effect.shapes
+        return partial(checkpointer.gather, *asked, *cut)
 
     def _write(self, effect: do.Write) -> None:
         checkpoint, keep = self._gathered, self.experiment.keep_checkpoints
@@ -417,10 +433,17 @@ class Shepherd:
             self.hub.work(save, then)
 
     def _not_saved(self, error: Exception) -> None:
-        """A fault of disk or network may pass; any other ends the run."""
-        if not isinstance(error, RuntimeFault | OSError):
-            raise error
-        self._happened(NotSaved(str(error), getattr(error, "address", None)))
+        self._happened(NotSaved(*_passing(error)))
+
+
+def _passing(error: Exception) -> tuple[str, str | None]:
+    """A fault of disk or network, which may pass, and the address of who has it.
+
+    Any other error ends the run.
+    """
+    if not isinstance(error, RuntimeFault | OSError):
+        raise error
+    return str(error), getattr(error, "address", None)
 
 
 def _fail(effect: do.Fail) -> None:

@@ -32,7 +32,7 @@ from pcp.training.coordinator.effects import (
     Compile,
     Fail,
     FindCheckpoint,
-    Gather,
+    Prove,
     ReportRound,
     Send,
 )
@@ -40,9 +40,9 @@ from pcp.training.coordinator.events import (
     Compiled,
     Event,
     Found,
-    Gathered,
     Lost,
     Program,
+    Proved,
     Received,
     Tick,
 )
@@ -136,15 +136,15 @@ class ModelledNetwork:
                     self.after(0.0, partial(Compiled, connection, program))
                 case FindCheckpoint():
                     answer = Found(None, ())
-                case Gather(round=number, members=members):
-                    answer = Gathered(number, members, ())  # the first state is shown
+                case Prove(round=number, member=member):
+                    answer = Proved(number, member)  # the first state is shown
                 case ReportRound(record=record):
                     yield record
                 case Fail(error=error):
                     raise error
         if answer is not None:
             yield from self.happened(run, answer, program)
-        if isinstance(answer, Gathered):  # the next round begins at once
+        if isinstance(answer, Proved):  # the next round begins at once
             yield from self.happened(run, Tick(), program)
 
     def moment(self, roster: Roster) -> Iterator[Event]:

@@ -62,6 +62,20 @@ class InnerSteps:
         same = partial_round is not None and partial_round.lease == order.lease
         self._read_from(order, partial_round.steps if partial_round and same else 0)
 
+    def foresee(self, order: RoundStart) -> None:
+        """Begin to read for the round behind this one, whose steps are made.
+
+        What it will be is not said yet. But leases are given out in the order of the
+        members, lowest positions first: while members stay and make as many steps, the
+        next lease lies as far behind this one as all have taken. Of any other lease
+        the batches are read when it comes, and those of this one are dropped.
+        """
+        if len(order.lease) != 1 or order.carried:
+            return
+        taken = size(order.lease) * len(order.members)
+        lease = [(start + taken, stop + taken) for start, stop in order.lease]
+        self._read_from(order.model_copy(update={"lease": lease}), 0)
+
     def _read_from(self, order: RoundStart | LeaseGrant, done: int) -> ReadAhead:
         """The batches of the steps after the first `done`, read ahead."""
         if self._batches is None:

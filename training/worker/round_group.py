@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pcp.errors import PeerLost, RuntimeFault
+from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault
 from pcp.mesh import WORKERS
 from pcp.runtime import fetch_snapshot
 from pcp.runtime.program.piece_rings import PieceRings
@@ -61,6 +61,8 @@ class RoundGroup:
         self._comm: Any = None
         self._scopes = [""]
         """The scopes of the groups of the round."""
+        self._floor = 0
+        """The epoch below which no group is formed any more."""
         self._steps = IslandGroups(state, endpoint, "steps of an island")
         self._outside = IslandGroups(state, endpoint, "exchange of an island")
         self._counted = (0, 0)
@@ -70,8 +72,9 @@ class RoundGroup:
     def abandon(self, epoch: int) -> None:
         """Abort exchanges of groups before `epoch`; from any thread."""
         comm, reason = self._comm, f"the group of epoch {epoch} takes over"
+        self._floor = epoch  # before the scopes are read: see `_formed`
         for scope in self._scopes:
-            self._endpoint.cancel(reason, scope=scope)
+            self._endpoint.cancel(reason, below=epoch, scope=scope)
         if comm is not None and comm.epoch < epoch:
             comm.abort(reason)
         self._outside.abandon(reason, epoch)
@@ -184,6 +187,8 @@ class RoundGroup:
         at = present.index(me.shape)
         mine = [r for r in shapes.rings(present) if r[at] == me.coordinate]
         self._scopes = [f"ring {present} {ring}" for ring in mine]
+        if order.epoch < self._floor:
+            raise CollectiveAborted("a newer epoch has begun")
         groups = {}
         for ring, scope in zip(mine, self._scopes, strict=True):
             members = [

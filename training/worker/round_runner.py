@@ -126,6 +126,7 @@ class RoundRunner:
             self._forming = None
             state.trainer.join(self.group.groups)
             work = self._inner(order, comm)
+            self.inner_steps.foresee(order)  # while the outer step is made
             moved = state.trainer.moved
             self.inner_steps.place.enter("exchange")
             self._send(_computed(order, work, moved))

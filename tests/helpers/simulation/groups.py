@@ -32,7 +32,7 @@ class VirtualEndpoint:
         self._network, self.process = network, process
         self.address = self.listening = network.address()
         network.endpoints[self.address] = self
-        self.newest = -1
+        self.newest = self._floor = -1
         self.forming: Comm | None = None
         self._comms: list[Comm] = []
         process.at_death.append(self._died)
@@ -45,6 +45,8 @@ class VirtualEndpoint:
         """All members come, or it fails."""
         if epoch <= self.newest:
             raise ConfigError(f"epoch {epoch} is not newer than {self.newest}")
+        if epoch < self._floor:
+            raise CollectiveAborted(f"epoch {self._floor} replaces {epoch}")
         self.newest = epoch
         for comm in self._comms:
             comm.close()
@@ -97,9 +99,10 @@ class VirtualEndpoint:
         found = self._comms[0].awaited() if self._comms else None
         return {} if found is None else {"": found}
 
-    def cancel(self, reason: str) -> None:
-        """A `form` under way is given up."""
-        if self.forming is not None:
+    def cancel(self, reason: str, *, below: int) -> None:
+        """A `form` of an earlier epoch is given up, under way or still to come."""
+        self._floor = max(self._floor, below)
+        if self.forming is not None and self.forming.epoch < below:
             self.forming.fails(CollectiveAborted(reason))
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from pcp.training.coordinator.effects import (
     Effect,
     Gather,
     Log,
+    Prove,
     Refuse,
     Send,
 )
@@ -19,6 +20,7 @@ from pcp.training.coordinator.events import (
     Event,
     Gathered,
     NotSaved,
+    Proved,
     Received,
     Tick,
 )
@@ -57,14 +59,19 @@ class Peer:
         return next(m for m in reversed(self.told) if isinstance(m, RoundStart))
 
 
-def handed_out(asked: Gather) -> Event:
+def handed_out(asked: Gather | Prove) -> Event:
     """All that are asked for it have the state."""
-    return Gathered(asked.round, asked.members, ())
+    if isinstance(asked, Gather):
+        return Gathered(asked.round, asked.members, ())
+    return Proved(asked.round, asked.member)
 
 
-def no_answer(asked: Gather) -> Event:
+def no_answer(asked: Gather | Prove) -> Event:
     """The first of them has none."""
-    return NotSaved("no answer", asked.addresses[0])
+    said, at = "no answer", asked.addresses[0]
+    if isinstance(asked, Gather):
+        return NotSaved(said, at)
+    return Proved(asked.round, asked.member, said, at)
 
 
 def a_run(
@@ -104,7 +111,7 @@ class World:
         self.lines: list[str] = []
         self.ledger: list[dict[str, Any]] = []
         self.effects: list[Effect] = []
-        self.answers: Callable[[Gather], Event] | None = handed_out
+        self.answers: Callable[[Gather | Prove], Event] | None = handed_out
         self._program = program(policy)
         for peer in self.peers.values():
             self.connect(peer)
@@ -129,7 +136,7 @@ class World:
                     self.lines.append(text)
                 case Append(kind=kind, fields=fields):
                     self.ledger.append({"kind": kind, **fields})
-                case Gather() if self.answers:
+                case Gather() | Prove() if self.answers:
                     self.step(self.answers(effect))
                 case _:
                     pass
@@ -151,7 +158,7 @@ class World:
     @property
     def asked(self) -> int:
         """How often members were asked for a state."""
-        return sum(isinstance(effect, Gather) for effect in self.effects)
+        return sum(isinstance(effect, Prove) for effect in self.effects)
 
     @property
     def members(self) -> list[str]:

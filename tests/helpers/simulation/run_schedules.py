@@ -15,7 +15,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import Any
 
@@ -40,6 +40,7 @@ from pcp.training.coordinator.events import (
     OnDisk,
     Opened,
     Program,
+    Proved,
     Recalled,
     Received,
     SavedState,
@@ -325,30 +326,36 @@ class Schedule:
 
     def _compile(self, effect: do.Compile) -> None:
         made = Compiled(effect.connection, program(self.policy))
-        run = self.run
-        pause = self.latency()
+        run, pause = self.run, self.latency()
         self.after(pause, lambda: self.run is run and self.tell(made))
 
     def _gather(self, effect: do.Gather) -> None:
+        self._fetch(effect, Gathered(effect.round, effect.members, ()), NotSaved)
+
+    def _prove(self, effect: do.Prove) -> None:
+        said = effect.round, effect.member
+        self._fetch(effect, Proved(*said), partial(Proved, *said))
+
+    def _fetch(self, effect: Any, shown: Event, fault: Callable[..., Event]) -> None:
         run, parts = self.run, self.checks.parts[effect.round]
-        shapes = effect.shapes or [0] * len(effect.members)
+        asked = [self.nodes[address] for address in effect.addresses]
+        shapes = effect.shapes or [0] * (len(asked) // self.sizes[0])
         wanted = [(effect.round, part) for part in self.checks.dealt(parts, shapes)]
         until = self.now + ADOPT_SECONDS
 
         def fetched() -> None:
             if self.run is not run:
                 return
-            asked = [self.nodes[address] for address in effect.addresses]
             there = all(node.alive and not node.frozen for node in asked)
             lacks = [node for node in asked if node.held not in wanted]
             if there and [node.held for node in asked] == wanted:
-                self.tell(Gathered(effect.round, effect.members, ()))
+                self.tell(shown)
             elif there and self.now < until and any(map(behind, lacks)):
                 self.after(0.02 + self.latency(), fetched)
             elif there and lacks:
-                self.tell(NotSaved("it holds another round", lacks[0].address))
+                self.tell(fault("it holds another round", lacks[0].address))
             else:
-                self.tell(NotSaved("a member is gone"))
+                self.tell(fault("a member is gone"))
 
         def behind(node: Node) -> bool:
             return node.held is not None and node.held[0] < effect.round
@@ -411,6 +418,7 @@ _PERFORMERS: dict[type, Callable[[Schedule, Any], Event | None]] = {
     do.Close: Schedule._close,
     do.Compile: Schedule._compile,
     do.Gather: Schedule._gather,
+    do.Prove: Schedule._prove,
     do.Write: Schedule._write,
     do.LookOnDisk: Schedule._look,
     do.FindCheckpoint: Schedule._find,

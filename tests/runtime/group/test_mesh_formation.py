@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 
 import pytest
 from helpers.worlds.communicators import endpoints
@@ -49,3 +50,22 @@ def test_a_formation_that_is_called_off_does_not_wait_for_who_is_gone() -> None:
         finally:
             timer.join()
             endpoint.close()
+
+
+def test_a_formation_that_is_called_off_does_not_wait_for_who_hangs_behind_it() -> None:
+    """All are connected, and the thread of one does not come to where they meet."""
+    with endpoints(2) as (one, hung):
+        members = [one.address, hung.address]
+
+        def connect() -> None:
+            formation = hung._formation(1, members, 1, "")
+            hung.loop.ask(lambda: hung._begin(formation))
+            formation.wait(time.monotonic() + 30.0)
+            time.sleep(0.2)
+            one.cancel("epoch 2 takes over")
+
+        thread = threading.Thread(target=connect)
+        thread.start()
+        with pytest.raises(CollectiveAborted, match="epoch 2 takes over"):
+            one.form(1, members, 0, timeout=30.0)
+        thread.join()

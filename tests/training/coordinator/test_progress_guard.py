@@ -173,10 +173,15 @@ def test_who_did_not_come_to_a_group_stays_away_until_it_does_something_else() -
     pace.heard(at(0, "step", 9.0), 5.0)
     assert pace.may_come(10.0)
     assert not pace.may_come(10.1)
-    pace.left(10.1)
+    pace.away = True
     pace.heard(at(0, "step", 16.0), 12.0)
     assert pace.away
     pace.heard(at(1, "waiting", 0.5), 14.0)
+    assert not pace.away
+    pace.away = True
+    pace.heard(at(1, "waiting", 1.5), 15.0)
+    assert pace.away
+    pace.heard(at(1, "waiting", 1.2), 16.2)  # it did something, and waits once more
     assert not pace.away
     pace.heard(at(1, "validating", 20.0), 30.0)
     assert pace.may_come(40.0), "that comes before an order"

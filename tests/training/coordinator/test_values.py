@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 from helpers.models.bigram_numpy import BLOCK
 from helpers.present import present
-from helpers.simulation.pure_run import Peer, World, no_answer
+from helpers.simulation.pure_run import Peer, World
 
 from pcp.training.coordinator.effects import (
-    Gather,
     Write,
 )
 from pcp.training.coordinator.events import (
@@ -281,28 +280,3 @@ def test_who_has_no_state_to_hand_out_does_not_stay() -> None:
     )
     world.makes()
     assert sorted(world.ledger[-1]["consumed"]) == ["a", "c"]
-
-
-def test_words_of_sockets_without_a_model_count_for_nothing() -> None:
-    """Two that claim the right numbers commit a round, and nothing is built on it."""
-    world = World("a", "b")
-    world.answers = no_answer
-    world.makes()
-    assert world.committed == 1
-    for _ in range(600):
-        world.tick()
-        assert not world.members, "no round begins on a state that nobody has shown"
-        if not len(world.run.state.roster):
-            break
-    assert not len(world.run.state.roster)
-    assert world.said("the state that it says it holds cannot be fetched")
-    assert world.committed == 1, "who has it may still come back"
-
-
-def test_one_member_shows_the_first_state_and_no_more_is_asked() -> None:
-    world = World("a", "b", "c")
-    for _ in range(9):
-        world.makes()
-    asked = [effect for effect in world.effects if isinstance(effect, Gather)]
-    assert [(effect.round, len(effect.members)) for effect in asked] == [(1, 1)]
-    assert not any(isinstance(effect, Write) for effect in world.effects)

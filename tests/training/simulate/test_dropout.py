@@ -20,7 +20,7 @@ from pcp.dialect.bindings import ir
 from pcp.errors import DoesNotFit
 from pcp.runtime.program.executor import Program
 from pcp.tools.cli import main
-from pcp.training.storage import ledger
+from pcp.training.storage import ledger, safetensors_io
 from pcp.training.trainer.draw_key import keys
 from pcp.training.trainer.step_loop import Steps, key_of_program
 
@@ -87,8 +87,18 @@ def _unet() -> tuple[ir.Module, dict[str, Any]]:
     return module, {"data_path": "pictures.npz"}
 
 
+def _dora() -> tuple[ir.Module, dict[str, Any]]:
+    """As `_gpt`, which is frozen; adapters and their magnitudes are trained."""
+    module, data = _gpt()
+    torch.manual_seed(0)
+    frozen = {name: p.detach().numpy() for name, p in GPT().named_parameters()}
+    Path("base.safetensors").write_bytes(safetensors_io.to_bytes(frozen))
+    said = {"lora": "r=2,targets=*qkv.weight,dora=true"}
+    return module, data | said | {"frozen_weights": "base.safetensors"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("made", [_gpt, _unet])
+@pytest.mark.parametrize("made", [_gpt, _unet, _dora])
 def test_a_run_that_lost_a_worker_replays(
     made: Callable[[], tuple[ir.Module, dict[str, Any]]],
     tmp_path: Path,

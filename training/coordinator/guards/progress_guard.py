@@ -18,7 +18,9 @@ for members that are all further.
 A member that is left out and asked anew has no more time by that: the seconds of
 attempts in which its thread sent nothing and stayed in one call count together.
 
-A member that does not come to the group of its newest message is left out of the group,
+A round goes on without a member after `Pace.leave_seconds`, which may be half as long,
+where the others wait for it: that costs the member its part of the round. A member that
+does not come to the group of its newest message is left out of the group likewise,
 and counts as away until its whereabouts change.
 """
 
@@ -31,6 +33,8 @@ from pcp.training.wire.messages import (
 )
 
 LEAST_SECONDS = 10.0
+LEAVE_SECONDS = 5.0
+"""The least seconds after which a round goes on without a member that does nothing."""
 TIMES = 10.0
 FIRST_SECONDS = 600.0
 _ROUNDS = 16
@@ -55,11 +59,12 @@ class Pace:
         self._since: float | None = None
         self._steps = -1
         self._ordered, self._joined = -math.inf, False
+        self.away = False
+        """Whether its whereabouts are those of when a group was formed without it."""
         self._works, self._asked, self._acted = False, -math.inf, False
         """Whether it is to make steps; since when, and if it did anything since."""
         self._idle = 0.0
         """Seconds before that rest in which it was to make steps, and did nothing."""
-        self._away: float | None = None
         self._stepped: float | None = None
         """When a heartbeat had new steps, or it was to make the first; also at rest."""
         self._seen: float | None = None
@@ -89,6 +94,14 @@ class Pace:
         return max(LEAST_SECONDS, TIMES * known)
 
     @property
+    def leave_seconds(self) -> float:
+        """The seconds after which a round goes on without it, if the others wait."""
+        known, call = self._known, None if self.at is None else self.at.call
+        if known is None or call in _ABOUT:
+            return self.limit
+        return max(LEAVE_SECONDS, TIMES * known)
+
+    @property
     def _known(self) -> float | None:
         """The usual seconds of a step, here or under the shepherd before."""
         stepped = self.at is not None and self.at.steps
@@ -109,8 +122,8 @@ class Pace:
         """Note its whereabouts; a further step, or a wait for others, is progress."""
         entered = now - _DRIFT * at.since
         self._joined = entered >= self._ordered and at.with_others and not self.behind
-        if self._away is not None and entered >= self._away:
-            self._away = None
+        if self.at is None or not _stays(self.at, at):
+            self.away = False
         self.acted(entered)
         if at.steps > 0 == self._steps and self._since is not None:
             self.first_took = now - self._since
@@ -122,18 +135,13 @@ class Pace:
             self._since, self._steps, self._idle = now, at.steps, 0.0
         self.at = at
 
+    def idle_seconds(self, now: float) -> float:
+        """The seconds for which it was to make a step, and made none."""
+        return 0.0 if self._since is None else self._idle + now - self._since
+
     def within(self, seconds: float) -> bool:
         """Whether it is with others, as it says, for as long as that."""
         return self.at is not None and self.at.with_others and self.at.since >= seconds
-
-    @property
-    def away(self) -> bool:
-        """Whether its whereabouts are those of when a group was formed without it."""
-        return self._away is not None
-
-    def left(self, now: float) -> None:
-        """Note that a group is formed without it."""
-        self._away = now
 
     def may_come(self, now: float) -> bool:
         """Whether it may still begin with its message: it has time, or is at it."""
@@ -180,7 +188,7 @@ class Pace:
         """Why it makes no progress; None if it does, or has sent no whereabouts."""
         if self._since is None or self.at is None:
             return None
-        idle = self._idle + now - self._since
+        idle = self.idle_seconds(now)
         if idle <= LEAST_SECONDS or idle <= self.limit:
             return None
         at, usual = self.at, self._known
@@ -189,3 +197,9 @@ class Pace:
             f"no inner step for {idle:.1f} s{known}: it is in "
             f"{at.call!r} for {at.since:.1f} s, behind step {at.steps}"
         )
+
+
+def _stays(before: Whereabouts, at: Whereabouts) -> bool:
+    """Whether a thread has not moved between two reports of its whereabouts."""
+    same = (before.call, before.steps) == (at.call, at.steps)
+    return same and at.since >= before.since

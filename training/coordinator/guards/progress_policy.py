@@ -6,7 +6,7 @@ exchange or where a group is formed, makes none, and rightly. There it is seen b
 others: each says with its heartbeats, and when it gives up, which ranks have not come
 to the call that it is in. Whom most of them lack for as long as a step may take, and
 who is in no such call itself, hangs: it is ended too, and the reason has the number of
-those who wait.
+those who wait. Before that the round goes on without it.
 """
 
 from collections.abc import Collection, Mapping, Set
@@ -69,6 +69,20 @@ class ProgressPolicy(RoundPolicy):
                 pace.rests(now)
         for member, why in self._lacked():
             self._end(member, why)
+
+    def _held_up_by(self, attempt: Attempt, now: float) -> list[str]:
+        """Members that others wait for, and that do nothing, by their own heartbeats.
+
+        The round may go on without them before it is certain that they hang.
+        """
+        paces = {name: self._run.roster[name].pace for name in attempt.members}
+        limits = {name: pace.leave_seconds for name, pace in paces.items()}
+        detection = attempt.straggler_detection
+        return [
+            name
+            for name in detection.lacked(attempt.members, limits)
+            if max(detection.alone(name), paces[name].idle_seconds(now)) >= limits[name]
+        ]
 
     def _lacked(self) -> list[tuple[Member, str]]:
         """Members of the round that are in no call with others, where those wait.

@@ -1,0 +1,122 @@
+"""A round goes on without a member that others wait for and that does nothing."""
+
+import pytest
+from helpers.simulation.pure_run import World
+
+from pcp.training.coordinator.events import Tick
+from pcp.training.coordinator.guards.progress_guard import (
+    LEAST_SECONDS,
+    LEAVE_SECONDS,
+)
+from pcp.training.coordinator.roster import READY, RESTORING
+from pcp.training.wire.messages import (
+    AwaitedRanks,
+    Heartbeat,
+    InnerExchangeReport,
+    Restore,
+    Whereabouts,
+)
+
+BEAT = 0.25
+"""Seconds between two heartbeats."""
+
+
+class Crew(World):
+    """A run whose members are in a round; steps take a tenth of a second."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(*names)
+        self.makes()
+        self.makes()
+        self.tick()
+        for peer in self.peers.values():
+            self.run.state.roster[peer.name].pace.made(10, 1.0)
+        self.since = self.now
+
+    def beats(self, name: str, call: str, lacks: str = "", steps: int = 7) -> None:
+        """A member is in a call since the round began, and some have not come to it."""
+        where, order = self.now - self.since, self.peers[name].order
+        at = Whereabouts.model_validate({"call": call, "steps": steps, "since": where})
+        awaits = alone = None
+        if lacks:
+            ranks = [self.members.index(n) for n in lacks if n in self.members]
+            awaits = AwaitedRanks(ranks=ranks, seconds=where)
+        elif at.with_others:
+            alone = where
+        meeting = InnerExchangeReport(
+            round=order.round,
+            epoch=order.epoch,
+            entered=0,
+            waits=where,
+            awaits=awaits,
+            alone=alone,
+        )
+        self.says(name, Heartbeat(at=at, meeting=meeting))
+
+
+def left_out(crew: Crew, idle: str, call: str, seconds: float) -> float | None:
+    """When `idle` is left out, if others lack it; it is in a call, and moves not."""
+    for _ in range(int(seconds / BEAT)):
+        crew.now += BEAT
+        for name in "abc":
+            others = name != idle
+            crew.beats(name, "forming" if others else call, idle if others else "")
+        crew.step(Tick())
+        if idle not in crew.members:
+            return crew.now - crew.since
+    return None
+
+
+@pytest.mark.parametrize("call", ["waiting", "step", "forming", "exchange"])
+def test_a_round_goes_on_without_who_idles_before_it_is_ended(call: str) -> None:
+    crew = Crew(*"abc")
+    when = left_out(crew, "b", call, 20.0)
+    assert when == pytest.approx(LEAVE_SECONDS, abs=2 * BEAT)
+    assert "b" in crew.run.state.roster
+    assert "b" not in crew.run.state.progress.outstanding
+    for name in "ac":
+        crew.computes(name)
+    for name in "ac":
+        crew.prepares(name)
+    assert crew.committed == 3
+    while "b" in crew.run.state.roster and crew.now < crew.since + 30.0:
+        crew.now += BEAT
+        crew.beats("b", call)
+        for name in "ac":
+            crew.beats(name, "step", steps=int(crew.now / BEAT))
+        crew.step(Tick())
+        assert "b" not in crew.members
+    assert crew.now - crew.since <= LEAVE_SECONDS + LEAST_SECONDS + 3 * BEAT
+    assert crew.said("worker 1 at b:1 left: no inner step for")
+
+
+def test_who_makes_steps_is_waited_for() -> None:
+    crew = Crew(*"abc")
+    for made in range(80):
+        crew.now += BEAT
+        crew.beats("a", "exchange", "b")
+        crew.beats("c", "exchange", "b")
+        crew.beats("b", "step", steps=8 + made)
+        crew.step(Tick())
+        assert "b" in crew.members
+
+
+def test_who_may_have_a_program_to_compile_is_waited_for() -> None:
+    """Nobody knows yet what a step of it takes."""
+    crew = Crew(*"abc")
+    crew.run.state.roster["b"].pace.usual = None
+    assert left_out(crew, "b", "step", 30.0) is None
+
+
+def test_others_fetch_the_state_from_the_only_holder_if_it_idles() -> None:
+    """It may not bring them up to date in a group, and nothing is lost by that."""
+    crew = Crew(*"abc")
+    for name in "ac":
+        crew.run.state.roster[name].committed = 1  # they were to catch up in the group
+    assert left_out(crew, "b", "waiting", 20.0) is not None
+    crew.step(Tick())
+    told = [m for n in "ac" for m in crew.peers[n].told[-1:]]
+    assert [m.source for m in told if isinstance(m, Restore)] == ["b:1", "b:1"]
+    states = [crew.run.state.roster[name].state for name in "abc"]
+    assert states == [RESTORING, READY, RESTORING]
+    assert not any(line["kind"] == "rewind" for line in crew.ledger)
