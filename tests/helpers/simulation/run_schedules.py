@@ -27,9 +27,7 @@ from helpers.simulation.scheduled_islands import StepsInside, devices, drawn_isl
 from helpers.simulation.scheduled_workers import Node
 
 from pcp.bundle import Bundle
-from pcp.training.config.experiment_file import (
-    parse,
-)
+from pcp.training.config.experiment_file import parse
 from pcp.training.coordinator import effects as do
 from pcp.training.coordinator.events import (
     Compiled,
@@ -51,9 +49,7 @@ from pcp.training.coordinator.islands import Islands
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.storage.ledger_state import replayed
-from pcp.training.wire.messages import (
-    Heartbeat,
-)
+from pcp.training.wire.messages import Heartbeat
 from pcp.training_plan import (
     Asynchronous,
     EveryRound,
