@@ -157,8 +157,8 @@ def test_who_brings_a_key_to_a_run_that_has_none_is_told(
     write_experiment(tmp_path)
     key = key_file(tmp_path, "key", "the key of this run\n")
     cases = {
-        "does not speak TLS": flags(key_file=key),
-        "does not speak TLS;": flags(**of(member_tls())),
+        "does not encrypt": flags(key_file=key),
+        "does not encrypt:": flags(**of(member_tls())),
     }
     with Processes() as children:
         shepherd = children.start(
