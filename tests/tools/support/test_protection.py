@@ -123,7 +123,7 @@ def test_a_run_is_for_those_who_have_the_key_and_a_certificate(
             assert main([*worker, *protection_arguments(theirs)]) == 1
             assert why in capsys.readouterr().err
         assert main(["status", "--port", str(port)]) == 1
-        assert "this group speaks TLS" in capsys.readouterr().err
+        assert "start all with the same --key-file" in capsys.readouterr().err
 
         def members():
             return ask("127.0.0.1", port, 10, protection(good))["workers"]
