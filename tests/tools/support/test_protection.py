@@ -140,7 +140,7 @@ def test_a_run_is_for_those_who_have_the_key_and_a_certificate(
         assert main(["control", "pause", "--run", "run", *words]) == 0
         join("b")
         for member in members():
-            with pytest.raises(ProtocolError, match="speaks TLS"):
+            with pytest.raises(ProtocolError, match="all is encrypted here"):
                 fetch_snapshot(member["address"], 10)
         assert main(["control", "resume", "--run", "run", *words]) == 0
         assert shepherd.wait(90) == 0, shepherd.text
