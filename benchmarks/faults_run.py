@@ -26,7 +26,7 @@ from pcp.tools.commands.status import ask
 from pcp.training.observe import metrics
 from pcp.training.observe.orders import give
 from pcp.training.storage import checkpoint as checkpoints
-from pcp.training.storage.island_parts import IslandParts
+from pcp.training.storage.island_shapes import cut_of
 from pcp.training.storage.ledger import check, read
 from pcp.training.storage.snapshots import shared_of
 
@@ -131,7 +131,7 @@ class Run:
         report = check(self.folder / "ledger.jsonl")
         saved, refused = checkpoints.newest(self.folder, report.rounds)
         assert saved is not None, refused
-        parts = IslandParts.read(saved.info.get("parts"))
+        parts = cut_of(saved.info)
         assert parts.digest(shared_of(saved)) in self.digests()[saved.round]
         print(f"rounds {report.rounds}; {report.consumed} samples, each exactly once; ")
         print(f"the checkpoint of round {saved.round} is what the ledger committed")

@@ -53,6 +53,7 @@ PASSES: dict[str, str] = {
         "pcp.passes.legalize.functions.expand_doubles:ExpandDoubles"
     ),
     "pcp-insert-reshards": "pcp.passes.sharding.insert_reshards:InsertReshards",
+    "pcp-name-exchanges": "pcp.passes.collectives.name_exchanges:NameExchanges",
     "pcp-one-owner": "pcp.passes.sharding.one_owner:OneOwner",
     "pcp-partition": "pcp.passes.sharding.partition:Partition",
     "pcp-plan": "pcp.passes.planning.plan:Plan",

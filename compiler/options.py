@@ -83,6 +83,7 @@ class CompileOptions:
     Over a mesh `pp=4` the program runs in stages: a batch in `microbatches` pieces
     (None: as many as stages), in the order of `schedule` (None: 1f1b); `tied` lets two
     stages use one parameter.
+    With `unlike` the mesh is of an island that exchanges with islands of other meshes.
     With `batch` a training step takes so many samples, a multiple of the model's own,
     and goes through them in the model's batches (0: as the model is).
     Between devices, reductions travel in buckets of `bucket_bytes` (0: each alone),
@@ -129,6 +130,7 @@ class CompileOptions:
     schedule: str | None = None
     batch: int = 0
     tied: bool = False
+    unlike: bool = False
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     inflight: int | None = None
     wire: str | None = None

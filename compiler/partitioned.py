@@ -39,13 +39,14 @@ MESH = "mesh"
 def is_wanted(module: ir.Module, options: CompileOptions) -> bool:
     """Whether the model is to be spread: by an option, or by a mesh of its own.
 
-    A mesh of one device that nothing else is said of spreads nothing.
+    A mesh of one device that nothing else is said of spreads nothing, unless islands
+    of more devices are to exchange with it.
     """
     own = any(
         op.operation.name == "pcp.mesh" and "-1" not in str(op.attributes["axes"])
         for op in module.body.operations
     )
-    if options.cluster or own:
+    if options.cluster or own or options.unlike:
         return True
     if options.mesh and (asked_for := parse_mesh(options.mesh)).size == 1:
         _check_alone(asked_for, options)
@@ -267,7 +268,8 @@ def partition(
             shared_loss=mode == "train",
             communication=_communication(options),
         )
-    return Pipeline(pipelines.split(_communication(options)).steps[1:])  # annotated
+    split = pipelines.split(_communication(options), named=options.unlike)
+    return Pipeline(split.steps[1:])  # annotated
 
 
 def lower_schedule(options: CompileOptions) -> Pipeline:

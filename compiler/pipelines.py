@@ -286,10 +286,15 @@ def compressed(wire: str | None) -> list[str]:
     return [f"pcp-compress-collectives{{wire={wire}}}"] if wire else []
 
 
-def split(communication: Sequence[str] = ()) -> Pipeline:
-    """The partition of an annotated program; `communication` before it is checked."""
-    *steps, check = SPLIT
-    return _pipeline([*steps, *communication, check])
+def split(communication: Sequence[str] = (), *, named: bool = False) -> Pipeline:
+    """The partition of an annotated program; `communication` before it is checked.
+
+    With `named` it is for islands of unlike shape: exchanges with others have names.
+    """
+    steps: list[str] = list(SPLIT[:-1])
+    if named:
+        steps.insert(steps.index("pcp-partition"), "pcp-name-exchanges")
+    return _pipeline([*steps, *communication, SPLIT[-1]])
 
 
 def stages(

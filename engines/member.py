@@ -106,8 +106,6 @@ class Member:
     def _run(
         self, pending: Pending, run: Callable[[float], Any], patience: float
     ) -> None:
-        if not pending.set_running_or_notify_cancel():
-            return
         try:
             if self.fault is not None:
                 raise CollectiveAborted(f"{self.name} is of no use after: {self.fault}")

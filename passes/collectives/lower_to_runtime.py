@@ -29,11 +29,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pcp.dialect import hlo, host
-from pcp.dialect.base import integers, strings, symbol, symbols, text
+from pcp.dialect.base import (
+    as_integers,
+    as_strings,
+    integers,
+    strings,
+    symbol,
+    symbols,
+    text,
+)
 from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST, pack, unpack
 from pcp.passes.collectives.import_order import keep_import_order
 from pcp.passes.collectives.imports import Facts, Imports
+from pcp.passes.collectives.name_exchanges import PART_OF
 from pcp.passes.collectives.synchronize import drop_tuples, synchronize
 from pcp.passes.core.base import Pass
 from pcp.passes.core.marks import SETTLED
@@ -319,6 +328,17 @@ def _pairs(op: ir.Operation, name: str) -> list[list[int]]:
     ]
 
 
+def _part_of(op: ir.Operation, name: str) -> dict[str, object]:
+    """See `pcp.passes.collectives.name_exchanges`."""
+    given = {n.name: n.attr for n in ir.DictAttr(op.attributes[name])}
+    layout = [as_strings(axes, "layout") for axes in ir.ArrayAttr(given["layout"])]
+    return {
+        "name": ir.StringAttr(given["name"]).value,
+        "shape": as_integers(given["shape"], "shape"),
+        "layout": layout,
+    }
+
+
 _STATIC: dict[str, Callable[[ir.Operation, str], object]] = {
     "dim": integer,
     "root": integer,
@@ -327,6 +347,7 @@ _STATIC: dict[str, Callable[[ir.Operation, str], object]] = {
     "sizes": integers,
     "pairs": _pairs,
     "codec": text,
+    PART_OF: _part_of,
 }
 
 LOWERINGS: dict[str, Callable[[ir.Operation, Imports], None]] = {

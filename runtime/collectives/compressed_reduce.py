@@ -180,7 +180,7 @@ class CompressedReduce(Operation):
         if self._memory is not None:
             self._memory.feedback.settle(self._memory.tag, None)
         # After a failure a segment may still be decoded: its memory must stay.
-        if self._voted and self.complete() and not self.pending.cancelled():
+        if self._voted and self.complete():
             self._pool.give(self._out)
 
     # Contributions.

@@ -257,8 +257,6 @@ class Operation(LocalPart):
                 self._group.later(0.0, what)
             self.at_end.clear()
         self.release()
-        if not self.pending.set_running_or_notify_cancel():
-            return
         if error is not None:
             self.pending.set_exception(error)
         else:

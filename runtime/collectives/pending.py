@@ -62,12 +62,12 @@ class Pending(Future):
             del self
 
     def cancel(self) -> bool:
-        """Stop waiting for the operation.
+        """Refuse, as `Future` does for a call that runs: False, and nothing changes.
 
-        The operation goes on with the others and uses its arrays as before: these must
-        be left alone until it has ended on all members.
+        The other members may have seen the operation happen, and its arrays are in use
+        until it has ended on all. `abort` of the communicator ends all of them.
         """
-        return super().cancel()
+        return False
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The operation's fault, or None; waits as `result` does."""
@@ -80,7 +80,7 @@ class Pending(Future):
     def _note(self) -> None:
         """Note that the caller knows of a failure; not in the completing thread."""
         inside = self.by is not None and self.by.inside
-        if not inside and self.done() and not self.cancelled():
+        if not inside and self.done():
             self.told()
 
     def told(self) -> None:

@@ -180,7 +180,7 @@ class ScheduledReduce(Operation):
 
     def release(self) -> None:
         # After a failure a link may still be filling a segment.
-        self._lease.settle(clean=self._voted and not self.pending.cancelled())
+        self._lease.settle(clean=self._voted)
 
     # For the compiled loop (`compiled_moves.CompiledReduction`).
 

@@ -99,7 +99,7 @@ class Events:
 class Traced(Protocol):
     """An object that writes spans: a communicator, its groups, a `Program`."""
 
-    recorder: Any
+    _recorder: Any
     """A `Recorder`, or None."""
 
 
@@ -207,12 +207,12 @@ def write_trace(path: str | Path, members: Sequence[tuple[str, Events, float]]) 
 @contextmanager
 def recorded(path: str | Path, thing: "Traced") -> Iterator[Recorder]:
     """Trace the block, of one member without a group, to a file."""
-    before, recorder = thing.recorder, Recorder()
-    thing.recorder = recorder
+    before, recorder = thing._recorder, Recorder()
+    thing._recorder = recorder
     try:
         yield recorder
     finally:
-        thing.recorder = before
+        thing._recorder = before
         write_trace(path, [("rank 0", recorder.events, 0.0)])
 
 

@@ -41,23 +41,12 @@ class ConvertedPending(Pending):
 
     def __init__(self, inner: Pending, back: Back) -> None:
         super().__init__()
-        self._inner: Pending | None = inner
         self._back = back
         self.by, self.of = inner.by, inner.of
         inner.add_done_callback(self._finish)
 
-    def cancel(self) -> bool:
-        """Cancel the operation."""
-        inner = self._inner
-        return inner is not None and inner.cancel()
-
     def _finish(self, inner: Any) -> None:
-        # Without a cycle, here and below, unused arrays are freed at once.
-        self._inner = None
-        if inner.cancelled():
-            super().cancel()
-            self.set_running_or_notify_cancel()
-            return
+        # Without a cycle unused arrays are freed at once.
         try:
             value = self._back(inner.result(0))
         except BaseException as error:

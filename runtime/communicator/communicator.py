@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 from pcp.errors import (
     CollectiveAborted,
     PeerLost,
+    Timeout,
     UsageError,
 )
 from pcp.runtime.collectives.call import Seconds, seconds
@@ -196,6 +197,17 @@ class ElasticCommunicator(Communicator):
     def names(self) -> list[str]:
         """The members' names by rank."""
         return list(self._renewal.coordination.agent.names)
+
+    def are_peers_pending(self, timeout: Seconds = None) -> bool:
+        """Whether others wait to be let in by the next `update_membership`.
+
+        Asks the coordinator; Timeout if it does not answer.
+        """
+        limit = self._patience(timeout)
+        here = self._renewal.coordination.present(limit)
+        if here is None:
+            raise Timeout(f"the coordinator did not say in {limit:g} s who waits")
+        return bool(here.waiting)
 
     def update_membership(self, timeout: Seconds = None) -> bool:
         """Renew the group: newcomers enter, dead members leave. True if it changed.

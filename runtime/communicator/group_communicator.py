@@ -51,7 +51,7 @@ class GroupCommunicator(Collectives):
         self._lock = threading.Lock()
         self._closed = False
         if owned:
-            self.own(owned)
+            self._own(owned)
 
     # Facts.
 
@@ -111,12 +111,12 @@ class GroupCommunicator(Collectives):
     round_trip = delegated(Observation, Observation.round_trip)
 
     @property
-    def recorder(self) -> Recorder | None:
+    def _recorder(self) -> Recorder | None:
         """The recorder of a trace of this member; None without one."""
         return self._group.telemetry.recorder
 
-    @recorder.setter
-    def recorder(self, recorder: Recorder | None) -> None:
+    @_recorder.setter
+    def _recorder(self, recorder: Recorder | None) -> None:
         self._group.telemetry.recorder = recorder
 
     # Its ring.
@@ -195,7 +195,7 @@ class GroupCommunicator(Collectives):
         if patience > 0:
             last.check()
 
-    def crash(self) -> None:
+    def _crash(self) -> None:
         """Cut all connections as if the process had died; for drills."""
         with self._lock:
             if self._closed or self._group.loop.forked:
@@ -209,7 +209,7 @@ class GroupCommunicator(Collectives):
     def __exit__(self, kind: object, *_: object) -> None:
         self.close(timeout=None if kind is None else 0)
 
-    def own(self, things: Sequence[Any]) -> None:
+    def _own(self, things: Sequence[Any]) -> None:
         """Close these objects, in order, when the communicator closes."""
         self._owned += things
         leaving.is_open(self)

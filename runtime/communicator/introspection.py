@@ -87,16 +87,16 @@ class Observation:
         """
         recorder = Recorder()
         things: list[Any] = [self._comm, *others]
-        before = [thing.recorder for thing in things]
+        before = [thing._recorder for thing in things]
         for index, thing in enumerate(things):
             row = f"group {index}" if isinstance(thing, Collectives) else ""
-            things[index].recorder = recorder.of(row) if index and row else recorder
+            things[index]._recorder = recorder.of(row) if index and row else recorder
         try:
             try:
                 yield recorder
             finally:  # the gathering itself is not traced
                 for thing, earlier in zip(things, before, strict=True):
-                    thing.recorder = earlier
+                    thing._recorder = earlier
             every = self._gathered(recorder.events)
         except BaseException:
             rank = self._comm._group.rank

@@ -227,6 +227,8 @@ class Coordinator:
                 return state.vote(name, broken=bool(facts["broken"]))
             case "unvote":
                 return state.unvote(name)
+            case "who":
+                return [state.who(name)]
             case "formed":
                 return state.formed(name, int(facts["epoch"]))
             case "failed":

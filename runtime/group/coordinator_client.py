@@ -20,7 +20,7 @@ from pcp.errors import (
 )
 from pcp.runtime.group.coordinator import MAX_CONTROL, greeting
 from pcp.runtime.group.group_endpoint import GroupEndpoint
-from pcp.runtime.group.membership_client import MembershipClient
+from pcp.runtime.group.membership_client import MembershipClient, PresentMembers
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport.connect_warning import ConnectWarning
 from pcp.runtime.transport.frame import (
@@ -37,6 +37,8 @@ from pcp.runtime.transport.tcp import TcpLink
 _REDIAL_SECONDS = 0.2
 _WITHDRAW_SECONDS = 1.0
 """How long a coordinator may take to answer that a vote was taken back."""
+_LOOK_SECONDS = 0.002
+"""How often a thread looks for an answer."""
 _LEAST_SILENCE = 2.0
 """The least silence (s) of a lost coordinator: a busy one sends few heartbeats."""
 
@@ -91,8 +93,18 @@ class Coordination:
         while agent.voting and agent.withdrawing and self._link is not None:
             if time.monotonic() > until:
                 break
-            time.sleep(0.002)
+            time.sleep(_LOOK_SECONDS)
         return self._loop.ask(agent.unvoted)
+
+    def present(self, patience: float) -> PresentMembers | None:
+        """The members that the coordinator knows; None if it is silent."""
+        agent, until = self.agent, time.monotonic() + patience
+        self._loop.ask(agent.ask_who)
+        while (found := agent.present) is None and time.monotonic() < until:
+            if self.fault is not None:
+                break
+            time.sleep(_LOOK_SECONDS)
+        return found
 
     def forget_old_news(self) -> None:
         """Drop messages about a renewal that is over; a prepared renewal goes on."""

@@ -17,6 +17,7 @@ from pcp.errors import (
     RuntimeFault,
     Timeout,
     UsageError,
+    counted,
 )
 from pcp.runtime.group.connection_options import ConnectionOptions
 from pcp.runtime.group.coordinator_client import Coordination
@@ -26,6 +27,7 @@ from pcp.runtime.transport import link
 from pcp.runtime.transport.address import format_address
 
 _FORM_SECONDS = 30.0
+_ANSWER_SECONDS = 1.0
 
 
 class Renewal:
@@ -103,15 +105,27 @@ class Renewal:
         try:
             what, facts = coordination.renewals.get(timeout=max(0.01, left))
         except queue.Empty:
-            raise Timeout(
-                f"the group was not renewed in time: not all members of epoch "
-                f"{self._agreed()} asked for it"
-            ) from None
+            raise Timeout(self._incomplete()) from None
         if what == "fault":
             coordination.renewals.put((what, facts))
             assert coordination.fault is not None
             raise type(coordination.fault)(str(coordination.fault))
         return what, facts
+
+    def _incomplete(self) -> str:
+        """Why there is no group in time."""
+        first = self._agreed() == 0
+        here = self.coordination.present(_ANSWER_SECONDS) if first else None
+        if here is not None and here.wanted:
+            return (
+                f"the first group wants {counted(here.wanted, 'member')}, and "
+                f"{len(here.waiting)} came in time: {', '.join(here.waiting)}"
+            )
+        told = f" ({', '.join(here.group)})" if here is not None else ""
+        return (
+            f"the group was not renewed in time: not all members of epoch "
+            f"{self._agreed()}{told} asked for it"
+        )
 
     def _form(self, facts: dict[str, Any], deadline: float) -> Group | None:
         agent, loop = self.coordination.agent, self.endpoint.loop

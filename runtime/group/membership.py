@@ -95,6 +95,12 @@ class Membership:
         """Live members that are in no epoch yet."""
         return [name for name in self.members if not self._survived(name)]
 
+    def who(self, name: str) -> SendMessage:
+        """The answer to a member that asks who is here."""
+        wanted = self.first if self.epoch == 0 else 0
+        facts = {"group": self.survivors, "waiting": self.waiting, "wanted": wanted}
+        return SendMessage(name, "present", facts)
+
     # Events.
 
     def join(self, name: str, address: str) -> list[SendMessage]:

@@ -6,13 +6,24 @@ thread the connections are made. All methods run in the loop's thread.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from pcp.errors import ProtocolError
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.membership import Key, Past
 
 Say = Callable[[str, dict[str, Any]], None]
+
+
+class PresentMembers(NamedTuple):
+    """The members that a coordinator knows, by name."""
+
+    group: list[str]
+    """Live members of the present group, by rank."""
+    waiting: list[str]
+    """Members that are to enter with the next renewal."""
+    wanted: int
+    """How many the first group waits for; 0 behind it."""
 
 
 class MembershipClient:
@@ -30,6 +41,8 @@ class MembershipClient:
         self.voting = False
         self.withdrawing = False
         """Whether the vote is being taken back; it may have been answered before."""
+        self.present: PresentMembers | None = None
+        """The coordinator's last answer to `ask_who`."""
         self.turn = 0
         """Votes of this epoch that were answered without a change."""
         self._prepared = 0
@@ -45,6 +58,11 @@ class MembershipClient:
         return self.group.epoch if self.group is not None else 0
 
     # Messages of the member.
+
+    def ask_who(self) -> None:
+        """Ask who is here; the answer is `present`."""
+        self.present = None
+        self._say("who", {})
 
     def vote(self) -> None:
         """Ask to renew the group, which has no operation under way."""
@@ -111,6 +129,9 @@ class MembershipClient:
                     self.group.decided(_key(facts), bool(facts["commit"]))
             case "unvoted":
                 self.withdrawing = False
+            case "present":
+                group, waiting = list(facts["group"]), list(facts["waiting"])
+                self.present = PresentMembers(group, waiting, int(facts["wanted"]))
             case "go":
                 if self._go(int(facts["epoch"])):
                     self._renewal(what, facts)

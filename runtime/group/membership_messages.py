@@ -16,7 +16,7 @@ class SendMessage:
 
     to: str
     what: str
-    """prepare, go, unvoted, dead, query, decided or refused."""
+    """prepare, go, unvoted, dead, query, decided, present or refused."""
     facts: dict[str, Any] = field(default_factory=dict)
 
 

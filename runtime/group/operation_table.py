@@ -141,7 +141,7 @@ class OperationTable:
         self._remember(operation)
 
     def _remember(self, operation: Operation) -> None:
-        if operation.error is not None and not operation.pending.cancelled():
+        if operation.error is not None:
             self.failures.append((operation.title, again(operation.error)))
 
     # Frames of operations.

@@ -222,12 +222,12 @@ class Program:
             self._imports.groups = groups
 
     @property
-    def recorder(self) -> Recorder | None:
+    def _recorder(self) -> Recorder | None:
         """The recorder of a trace; None without one."""
         return self._imports.recorder
 
-    @recorder.setter
-    def recorder(self, recorder: Recorder | None) -> None:
+    @_recorder.setter
+    def _recorder(self, recorder: Recorder | None) -> None:
         with self._lock:
             self._imports.recorder = recorder
 
@@ -326,10 +326,10 @@ class Program:
             self._give_away(function, arguments)
         invoked = time.monotonic()
         fault = self._imports.finish()
-        if self.recorder is not None:
+        if self._recorder is not None:
             finished = time.monotonic()
             parts = [("invoke", begun, invoked), ("exchanges", invoked, finished)]
-            self.recorder.span("program", function.name, begun, finished, {}, parts)
+            self._recorder.span("program", function.name, begun, finished, {}, parts)
         if fault is not None:
             raise fault
         return results

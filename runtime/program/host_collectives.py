@@ -21,6 +21,7 @@ from pcp.runtime.communicator.group_communicator import GroupCommunicator
 from pcp.runtime.communicator.replica_check import chained, digest_words, parity
 from pcp.runtime.memory.dtypes import numpy_dtype
 from pcp.runtime.program.host_functions import HOST, Declaration, Type
+from pcp.runtime.program.piece_rings import PieceRings
 
 ALONE = frozenset({"digest", HOST})
 """Imports that no other member takes part in."""
@@ -42,6 +43,8 @@ def group_for(groups: Groups, name: str, what: Collective, manifest: Manifest):
             known = ", ".join(groups) or "none"
             raise ConfigError(f"{name}: no communicator for axes {key!r} ({known})")
         comm = groups[key]
+        if isinstance(comm, PieceRings):
+            return comm.of(what)
     else:
         comm = groups
         _require_whole_mesh(name, what, manifest)

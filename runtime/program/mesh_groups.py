@@ -79,17 +79,17 @@ class MeshGroups(Mapping[str, Communicator]):
         return len(self._groups)
 
     @property
-    def recorder(self) -> Recorder | None:
+    def _recorder(self) -> Recorder | None:
         """The recorder of a trace of the groups; None without one."""
-        return self._world.recorder
+        return self._world._recorder
 
-    @recorder.setter
-    def recorder(self, recorder: Recorder | None) -> None:
+    @_recorder.setter
+    def _recorder(self, recorder: Recorder | None) -> None:
         for axes, group in self._groups.items():
             if group is self._world:
-                group.recorder = recorder
+                group._recorder = recorder
             else:
-                group.recorder = recorder and recorder.of(f"collectives along {axes}")
+                group._recorder = recorder and recorder.of(f"collectives along {axes}")
 
     def cause(self, fault: RuntimeFault, patience: float = 1.0) -> RuntimeFault:
         """The fault of the world that caused `fault`; `fault` itself without one.

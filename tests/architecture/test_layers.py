@@ -18,6 +18,7 @@ FLOOR = {
     "manifest",
     "mesh",
     "outside",
+    "pieces",
     "signing",
     "training_plan",
     "tuning_table",

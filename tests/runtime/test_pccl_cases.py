@@ -111,7 +111,7 @@ def test_groups_of_peers_reduce_and_share_state_apart() -> None:
             return total, state["w"][0], half.world_size
 
         assert together(comms, apart) == [(5, 2, 2), (10, 3, 2)] * 2
-        comms.pop().crash()
+        comms.pop()._crash()
         got = together(comms, lambda c: c.retry(lambda c: c.all_reduce(np.ones(3)))[0])
         assert got == [3, 3, 3]
 

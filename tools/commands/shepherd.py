@@ -17,6 +17,7 @@ from typing import Any
 from pcp.errors import ConfigError, MissingPackage, UsageError, install
 from pcp.runtime.transport.address import is_loopback, parse_address
 from pcp.runtime.transport.credentials import Protection
+from pcp.tools import island_flags
 from pcp.tools.pages.bundle_page import programs
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
@@ -79,7 +80,7 @@ def parser() -> Parser:
     add("--host", default="127.0.0.1", help="address to listen on; default 127.0.0.1")
     add("--port", type=port_number, default=8080, help="default 8080; 0: any free one")
     add("--workers", type=int, help="workers to wait for; default: the experiment's")
-    jobs.add_islands(parser)
+    island_flags.add_flags(parser)
     add("--model", metavar="FILE", help="instead of the experiment's model_path")
     add("--algorithm", metavar="SPEC", help="instead of the experiment's: ddp, ...")
     jobs.add_set(parser)
@@ -113,11 +114,11 @@ def _main(argv: Sequence[str]) -> int:
         )
     protected = protection(flags)
     require_protection(flags.host, protected, flags.insecure)
-    flags.changes = jobs.with_islands(flags)
+    flags.changes = island_flags.changes(flags)
     experiment = jobs.read_run(flags)
     jobs.check_compiler(experiment.model_path)
     experiment = jobs.planned(experiment)
-    jobs.check_islands(flags, experiment)
+    island_flags.check(flags, experiment)
     others = _others(flags, protected)
     serve = partial(_run, flags, tag_of(protected) if flags.announce else None)
     # What another shepherd wrote is gone on with.

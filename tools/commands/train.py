@@ -9,6 +9,7 @@ from typing import Any
 
 from pcp.errors import RuntimeFault, UsageError
 from pcp.runtime.transport.credentials import Protection
+from pcp.tools import island_flags
 from pcp.tools.commands import cage_flags
 from pcp.tools.commands.node import worker_command
 from pcp.tools.commands.shepherd import add_web, best_folder, conclude, watched
@@ -61,7 +62,7 @@ def parser() -> Parser:
         help=f"default: {CONFIG}, as pcp init writes it",
     )
     add("--workers", type=int, help="default: the experiment's")
-    jobs.add_islands(parser)
+    island_flags.add_flags(parser)
     add("--backend", default="cpu", help=f"one of {', '.join(backends.BACKENDS)}")
     add("--target", help="what to compile for; default by backend")
     add("--device", help="the runtime's device address for all, e.g. local-sync")
@@ -110,11 +111,11 @@ class Place:
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     request = hf_training.requested(flags)
-    flags.changes = jobs.with_islands(flags)
+    flags.changes = island_flags.changes(flags)
     experiment = jobs.read_run(flags, flags.hf)
     jobs.check_compiler(experiment.model_path)
     experiment = jobs.planned(experiment)
-    jobs.check_islands(flags, experiment)
+    island_flags.check(flags, experiment)
     if request is not None:
         experiment = hf_training.prepared(experiment, request)
     place = Place(
@@ -162,10 +163,10 @@ def train(
 
 def _started(experiment: Experiment, place: Place) -> Callable[..., Any]:
     """The run, which is checked as far as it can be without a folder."""
-    workers = experiment.workers if place.workers is None else place.workers
+    workers = experiment.members if place.workers is None else place.workers
     if workers < 1:
         raise UsageError("--workers: at least one")
-    count = workers * experiment.ranks
+    count = experiment.devices(workers)
     target = backends.target_here(place.backend, place.target)
     device = place.device or _local_device(place.backend, count)
     uris = [device or backends.device_of(place.backend, slot) for slot in range(count)]

@@ -41,10 +41,10 @@ class LaunchPlan:
         """The plan that a command line asks for."""
         backends.check_backend(flags.backend)
         experiment = jobs.read_experiment(flags.config)
-        workers = experiment.workers if flags.workers is None else flags.workers
+        workers = experiment.members if flags.workers is None else flags.workers
         if workers < 1:
             raise UsageError("--workers: at least one")
-        if (experiment.mesh or experiment.cluster) and flags.on != "local":
+        if (experiment.shapes or experiment.cluster) and flags.on != "local":
             raise UsageError(
                 f"--on {flags.on}: one process is started a worker there, and an "
                 "island has several; take --on local, or start pcp shepherd, and "

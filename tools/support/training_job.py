@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import entry_points
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pcp import strict_json
 from pcp.bundle import sha256
-from pcp.errors import ConfigError, UsageError
+from pcp.errors import ConfigError
 from pcp.mesh import WORKERS
 from pcp.passes.core import spec as specs
 from pcp.passes.training import policy
@@ -27,6 +28,7 @@ from pcp.tools.support.model_check import inspected, read_model
 from pcp.tools.support.progress import doing, expected
 from pcp.training.config import experiment_file as experiments
 from pcp.training.config.experiment import Experiment
+from pcp.training.config.island_options import axes_of
 from pcp.training.data.formats.table import check_readable
 from pcp.training.observe.metrics import Observer
 from pcp.training.storage.run_folder import RunFolder
@@ -57,45 +59,6 @@ def add_set(parser: Parser) -> None:
         metavar="KEY=VALUE",
         help="instead of the experiment's key, as JSON or a word; repeatable",
     )
-
-
-def add_islands(parser: Parser) -> None:
-    """The flags of islands, of all commands that hold a shepherd."""
-    add = parser.add_argument
-    add(
-        "--cluster",
-        metavar="FILE",
-        help="devices, as pcp probe writes them: an island's mesh is chosen for them",
-    )
-    add("--islands", type=int, metavar="N", help="as --workers, where a mesh is given")
-    add(
-        "--mesh",
-        metavar="tp=2,..",
-        help="instead of the experiment's: a worker is an island of so many devices",
-    )
-
-
-def with_islands(flags: Namespace) -> list[tuple[str, object]]:
-    """The changes of an experiment that its flags ask for, those of islands too.
-
-    Their number is that of workers from here on.
-    """
-    changes = list(flags.changes)
-    if flags.mesh is not None:
-        changes.append(("mesh", flags.mesh))
-    if flags.cluster is not None:
-        changes.append(("cluster", str(Path(flags.cluster).absolute())))
-    if flags.islands is not None:
-        if flags.workers is not None:
-            raise UsageError("--islands, --workers: an island is a worker; say one")
-        flags.workers = flags.islands
-    return changes
-
-
-def check_islands(flags: Namespace, experiment: Experiment) -> None:
-    """`UsageError` for a number of islands where nothing says what one is."""
-    if flags.islands is not None and experiment.mesh is None:
-        raise UsageError("--islands: say what an island is, --mesh tp=2")
 
 
 def _change(text: str) -> tuple[str, object]:
@@ -267,6 +230,7 @@ def compiler_for(
 
         began = time.monotonic()
         what, file = f"compiling for {target}", Path(path)
+        name, _, mesh = target.partition(" ")
         size = file.stat().st_size if file.is_file() else 1  # not there: told below
         about = expected(what, size)
         how_long = "" if about is None else f" (up to {about:.0f} s)"
@@ -274,8 +238,10 @@ def compiler_for(
         model = read_model(path)
         inspected(experiment, model)
         with doing(what, size, report=report) as now:
-            tuning = fitting(experiment.tuning, target, host_name(), report)
-            options = _options(experiment, targets=(target,), tuning=tuning, timed=now)
+            tuning = fitting(experiment.tuning, name, host_name(), report)
+            said = {"targets": (name,), "tuning": tuning, "timed": now}
+            spread = _island(experiment, mesh) if mesh else {}
+            options = _options(experiment, **said | spread)
             content = driver.compile(model, options).to_bytes()
         seconds = time.monotonic() - began
         report(f"compiled {Path(path).name} for {target} in {seconds:.1f} s")
@@ -312,6 +278,16 @@ def _options(experiment: Experiment, **where: Any) -> Any:
         source=experiment.model_path,
     )
     return CompileOptions(**said | where)
+
+
+def _island(experiment: Experiment, mesh: str) -> dict[str, Any]:
+    """The options for an island of a mesh that exchanges with others of other meshes.
+
+    On one device nothing is cut, whatever is said for the others.
+    """
+    whole = prod(axes_of(mesh).values()) == 1
+    alone: dict[str, Any] = {"sharding": "none", "zero": 0} if whole else {}
+    return {"mesh": f"{WORKERS}=elastic,{mesh}", "unlike": True} | alone
 
 
 LAYOUTS = "layouts"

@@ -5,11 +5,9 @@
 
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-import numpy as np
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -17,6 +15,13 @@ from pydantic import (
 )
 
 from pcp.training.config.data_options import FREE, DataOptions
+from pcp.training.config.f32 import F32
+from pcp.training.config.island_options import (
+    MESH,
+    IslandOptions,
+    axes_of,
+    check_unlike,
+)
 
 BUILTIN = "builtin:"
 HUGGING_FACE = "huggingface:"
@@ -42,22 +47,6 @@ FROZEN_KEYS = (
     "tau",
     "algorithm",
 )
-
-
-def _held_by_f32(value: float) -> float:
-    """A number that compiled code has as f32: neither infinite there, nor zero."""
-    with np.errstate(over="ignore", under="ignore"):
-        held = float(np.float32(value))
-    if not np.isfinite(held) or (value and not held):
-        limits = np.finfo(np.float32)
-        raise ValueError(
-            f"{value:g} is {held:g} as f32, in which it is computed; at most "
-            f"{limits.max:.2g}, and not between 0 and {limits.smallest_subnormal:.1g}"
-        )
-    return value
-
-
-F32 = Annotated[float, AfterValidator(_held_by_f32)]
 
 
 class Experiment(BaseModel):
@@ -250,9 +239,15 @@ class Experiment(BaseModel):
 
     mesh: str | None = Field(
         None,
-        pattern=r"^[a-z]+=[1-9]\d*(,[a-z]+=[1-9]\d*)*$",
+        pattern=MESH,
         description="tp=2: a worker is an island of as many devices as the mesh has, "
         "over which the model is spread; null: one device",
+    )
+    islands: list[IslandOptions] = Field(
+        [],
+        max_length=1000,
+        description='in place of mesh and workers, islands of unlike shape: [{"mesh": '
+        '"tp=2"}, {"mesh": "tp=1"}]; one that lost devices goes on with a smaller mesh',
     )
     sharding: str | None = Field(
         None,
@@ -356,6 +351,8 @@ class Experiment(BaseModel):
             )
         if self.stop_after is not None or self.keep_best:
             self._check_validated()
+        if self.islands:
+            self._check_islands()
         if self.heartbeat_limit_seconds < 2 * self.heartbeat_seconds:
             raise ValueError(
                 "heartbeat_limit_seconds must be at least twice heartbeat_seconds"
@@ -370,16 +367,53 @@ class Experiment(BaseModel):
                 "validation_fraction above 0"
             )
 
+    def _check_islands(self) -> None:
+        """Refuse what islands of unlike shape are not."""
+        if "workers" in self.model_fields_set and self.workers != len(self.islands):
+            raise ValueError(
+                f"workers is {self.workers}, and there are {len(self.islands)} "
+                "islands; leave workers out"
+            )
+        said = {"mesh": self.mesh, "cluster": self.cluster}
+        check_unlike(self.shapes, len(self.islands), self.model_path, said)
+
     @property
     def axes(self) -> dict[str, int]:
         """The mesh of an island; no axes where a worker is one device."""
-        pairs = [axis.split("=") for axis in (self.mesh or "").split(",") if axis]
-        return {axis: int(size) for axis, size in pairs}
+        return axes_of(self.mesh or "")
 
     @property
     def ranks(self) -> int:
-        """The devices of an island."""
+        """The devices of an island, where all are alike."""
         return prod(self.axes.values())
+
+    @property
+    def shapes(self) -> list[str]:
+        """The meshes of islands, each once; none where a worker is one device."""
+        alike = [self.mesh] if self.mesh is not None else []
+        return [*dict.fromkeys(each.mesh for each in self.islands)] or alike
+
+    @property
+    def sizes(self) -> list[int]:
+        """By shape, the devices of an island."""
+        return [prod(axes_of(mesh).values()) for mesh in self.shapes or [""]]
+
+    @property
+    def wanted(self) -> list[int]:
+        """By shape, the islands that a run of unlike ones begins with."""
+        meshes = [each.mesh for each in self.islands]
+        return [meshes.count(mesh) for mesh in self.shapes or [""]]
+
+    @property
+    def members(self) -> int:
+        """The workers, or islands, that the run begins with."""
+        return len(self.islands) or self.workers
+
+    def devices(self, members: int) -> int:
+        """The devices of so many workers, or islands."""
+        if not self.islands:
+            return members * self.ranks
+        return sum(prod(axes_of(each.mesh).values()) for each in self.islands)
 
     @property
     def data_options(self) -> DataOptions:

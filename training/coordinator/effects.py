@@ -121,6 +121,8 @@ class Gather:
     addresses: Sequence[str]
     info: Mapping[str, Any]
     """More keys of the checkpoint's `state.json`."""
+    shapes: Sequence[int] = ()
+    """The shape of each member's island, where not all are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,8 @@ class Prove:
     member: str
     addresses: Sequence[str]
     """Its address, or those of its ranks."""
+    shapes: Sequence[int] = ()
+    """The shape of its island, where not all are alike."""
 
 
 @dataclass(frozen=True, slots=True)

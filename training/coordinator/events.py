@@ -4,9 +4,9 @@
 connection, which the state machine only compares with other ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from pcp.manifest import Manifest
 from pcp.training.storage.ledger_history import History
@@ -46,6 +46,8 @@ class Program:
     """Digests of parts of the data."""
     batch: int
     """Samples of one call of the model."""
+    shapes: Sequence[Mapping[str, Any]] = field(default=(), kw_only=True)
+    """How islands cut the state, where not all do alike."""
 
 
 @dataclass(frozen=True, slots=True)

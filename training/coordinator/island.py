@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pcp.training.coordinator.island_formation import Rank
+from pcp.training.storage import island_shapes
 from pcp.training.storage.island_parts import Digests, joined_digest
 from pcp.training.storage.ledger_state import Progress
 from pcp.training.wire.message import (
@@ -32,8 +33,12 @@ from pcp.training.wire.messages import (
 class Island:
     """The ranks of a member by coordinate, as one `Peer`."""
 
-    def __init__(self, name: str, ranks: Sequence[Rank]) -> None:
+    def __init__(
+        self, name: str, ranks: Sequence[Rank], shape: int = 0, mesh: str | None = None
+    ) -> None:
+        """`mesh` is that of the `shape`, where islands of the run are not all alike."""
         self.name, self.ranks = name, list(ranks)
+        self.shape, self.mesh = shape, mesh
         self.order: RoundStart | None = None
         """The newest `RoundStart`, as the run sent it."""
         self.settled = False
@@ -57,6 +62,18 @@ class Island:
         """The address of rank 0, which stands for the island."""
         return self.ranks[0].hello.address
 
+    @property
+    def target(self) -> str:
+        """The target of its program: `cpu`, or `cpu tp=2` among unlike islands."""
+        target = self.ranks[0].hello.target
+        return target if self.mesh is None else f"{target} {self.mesh}"
+
+    def joined(self, digests: Digests) -> str | None:
+        """The digest of the island's state from those of its ranks."""
+        if self.mesh is None:
+            return joined_digest(digests)
+        return island_shapes.joined(digests)
+
     def coordinate(self, rank: Rank) -> int:
         """The coordinate of a rank."""
         return self.ranks.index(rank)
@@ -77,6 +94,7 @@ class Island:
         return first.model_copy(
             update={
                 "worker": self.name,
+                "target": self.target,
                 "run": first.run if len({h.run for h in hellos}) == 1 else None,
                 "bundle": first.bundle if same else None,
                 "committed": committed,
@@ -95,15 +113,18 @@ class Island:
         if None in (rounds := {h.committed for h in hellos}) or not self._placed():
             return None, None
         if len(rounds) == 1:
-            return rounds.pop(), joined_digest([h.digest for h in hellos])
-        newest = joined_digest(self.digests_of(progress.committed))
+            return rounds.pop(), self.joined([h.digest for h in hellos])
+        newest = self.joined(self.digests_of(progress.committed))
         if newest is None or newest != progress.digest:
             return None, None
         return progress.committed, newest
 
     def _placed(self) -> bool:
         """Whether each rank has the coordinate that it had before."""
-        return all(rank.hello.coordinate == at for at, rank in enumerate(self.ranks))
+        return all(
+            (rank.hello.coordinate, rank.hello.shape) == (at, self.shape)
+            for at, rank in enumerate(self.ranks)
+        )
 
     def _prepared(self, hellos: Sequence[Hello]) -> Prepared | None:
         said = [h.prepared for h in hellos]
@@ -119,7 +140,7 @@ class Island:
         at = (said[0].round, said[0].epoch)
         self.parts = {k: v for k, v in self.parts.items() if k[0] >= at[0]}
         self.parts[at] = [message.digest for message in said]
-        return joined_prepared(said)
+        return joined_prepared(said, self.joined(self.parts[at]))
 
     # Messages of the ranks
     # ---------------------------------------------------------------
@@ -138,7 +159,7 @@ class Island:
         rounds = {ready.round for ready in said.values()}
         if len(rounds) > 1:
             return Lacking(round=max(rounds))
-        return _ready([said[at] for at in range(len(self.ranks))])
+        return self._ready([said[at] for at in range(len(self.ranks))])
 
     def _beats(self, rank: Rank, message: Heartbeat) -> Heartbeat | None:
         """A heartbeat of the island whenever all its ranks have sent one.
@@ -177,8 +198,12 @@ class Island:
         if len(said) < len(self.ranks):
             return None
         del self._said[key]
-        whole = [said[at] for at in range(len(self.ranks))]
-        return self._note(whole) if join is joined_prepared else join(whole)
+        whole: list[Any] = [said[at] for at in range(len(self.ranks))]
+        return join(self, whole)
+
+    def _ready(self, said: Sequence[Any]) -> Ready:
+        digest = self.joined([m.digest for m in said])
+        return said[0].model_copy(update={"digest": digest})
 
 
 def _far(at: Whereabouts) -> tuple[int, bool, bool]:
@@ -203,11 +228,11 @@ def _subject(message: Any) -> tuple[int, ...]:
     return tuple(getattr(message, key, -1) for key in ("round", "epoch"))
 
 
-def joined_prepared(said: Sequence[Any]) -> Prepared:
+def joined_prepared(said: Sequence[Any], digest: str | None) -> Prepared:
     """Losses and steps are the same on all ranks; times are the longest, bytes sums."""
     most = ("compute_seconds", "exchange_seconds", "data_wait_seconds")
     alls = ("bytes_sent", "bytes_received", "processor_seconds")
-    update: dict[str, Any] = {"digest": joined_digest([m.digest for m in said])}
+    update: dict[str, Any] = {"digest": digest}
     update |= {key: max(getattr(m, key) for m in said) for key in most}
     update |= {key: sum(getattr(m, key) for m in said) for key in alls}
     update["resident_bytes"] = max(m.resident_bytes for m in said)
@@ -218,7 +243,7 @@ def joined_prepared(said: Sequence[Any]) -> Prepared:
     return said[0].model_copy(update=update)
 
 
-def _computed(said: Sequence[Any]) -> Computed:
+def _computed(island: Island, said: Sequence[Any]) -> Computed:
     return said[0].model_copy(update=_values(said))
 
 
@@ -239,18 +264,13 @@ def _of_all(shares: Sequence[float | None]) -> float | None:
     return math.hypot(*known) if len(known) == len(shares) else None
 
 
-def _ready(said: Sequence[Any]) -> Ready:
-    digest = joined_digest([m.digest for m in said])
-    return said[0].model_copy(update={"digest": digest})
-
-
-def _first(said: Sequence[Any]) -> Message:
+def _first(island: Island, said: Sequence[Any]) -> Message:
     return said[0]
 
 
 _JOINED: Mapping[type[Message], Any] = {
     Computed: _computed,
-    Prepared: joined_prepared,
-    Ready: _ready,
+    Prepared: Island._note,
+    Ready: Island._ready,
     Validated: _first,
 }

@@ -6,11 +6,17 @@
     mixed       ranks that have waited long: of several hosts, of earlier islands
 
 A rank keeps its coordinate where it can: then its part of the state need not move.
+
+Where islands of several shapes may be formed, the largest come first. One of a smaller
+shape is formed of ranks that were in one, of newcomers as long as the run has fewer of
+that shape than it is to have, and of ranks that have waited long: so the ranks that an
+island has left go on with the plan for fewer.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 from pcp.training.coordinator.events import Peer
 from pcp.training.wire.messages import (
@@ -33,6 +39,16 @@ class Rank:
         """The host at which peers reach the rank."""
         return self.hello.address.rpartition(":")[0]
 
+    def described(self, now: float) -> dict[str, Any]:
+        """The entry of the rank in a status."""
+        return {
+            "rank": self.hello.worker,
+            "address": self.hello.address,
+            "target": self.hello.target,
+            "device": self.hello.device,
+            "silent_seconds": round(now - self.seen, 1),
+        }
+
 
 @dataclass(frozen=True)
 class FormedIsland:
@@ -41,6 +57,64 @@ class FormedIsland:
     ranks: Sequence[Rank]
     was: str | None
     why: str
+    shape: int = 0
+
+
+def form_shapes(
+    waiting: Iterable[Rank],
+    sizes: Sequence[int],
+    lacking: Sequence[int],
+    now: float,
+    wait: float,
+) -> list[FormedIsland]:
+    """The islands that can be formed of the waiting ranks now, of any shape.
+
+    By shape, `sizes` are the ranks of an island and `lacking` how many more islands the
+    run is to have.
+    """
+    left, made = list(waiting), list[FormedIsland]()
+    order = sorted(range(len(sizes)), key=lambda shape: -sizes[shape])
+    for shape in order:
+        room = None if shape == order[0] else lacking[shape]
+        found = _of_shape(left, shape, sizes[shape], room, now, wait)
+        used = {id(rank) for one in found for rank in one.ranks}
+        left = [rank for rank in left if id(rank) not in used]
+        made += found
+    return made
+
+
+def _of_shape(
+    waiting: Sequence[Rank],
+    shape: int,
+    size: int,
+    room: int | None,
+    now: float,
+    wait: float,
+) -> list[FormedIsland]:
+    """Islands of one shape, in which at most so many have newcomers alone."""
+
+    def was(rank: Rank) -> bool:
+        return rank.hello.island is not None and rank.hello.shape == shape
+
+    def late(rank: Rank) -> bool:
+        return now - rank.since > wait
+
+    new = [rank for rank in waiting if rank.hello.island is None]
+    if room is not None:
+        new = new[: room * size]
+    fit = [r for r in waiting if was(r) or late(r) or r in new]
+    moved = [_anew(rank) if not was(rank) else rank for rank in fit]
+    real = {id(m): rank for m, rank in zip(moved, fit, strict=True)}
+    return [
+        replace(one, ranks=[real[id(rank)] for rank in one.ranks], shape=shape)
+        for one in form(moved, size, now, wait)
+    ]
+
+
+def _anew(rank: Rank) -> Rank:
+    """The rank as a newcomer: its place was in an island of another shape."""
+    hello = rank.hello.model_copy(update={"island": None, "coordinate": None})
+    return Rank(rank.connection, hello, rank.since, rank.seen)
 
 
 def form(

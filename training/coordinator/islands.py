@@ -2,6 +2,9 @@
 
     effects = islands.step(event, now)      in place of `TrainingRun.step`
 
+Islands of unlike shape exchange by pieces (`pcp.pieces`): their orders name all ranks
+of all islands, and a rank finds its peers itself.
+
 A member of the run is an island (`pcp.training.coordinator.island`). `Islands` joins
 the messages of ranks, and makes messages for ranks of the run's: the order for a rank
 names the ranks at its coordinate of other islands, and its own island; its commit names
@@ -18,7 +21,8 @@ its ranks send their hellos again, a newcomer takes the free place, and the run 
 worker that comes back. Parts of different rounds are no state.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,9 +47,13 @@ from pcp.training.coordinator.events import (
     Tick,
 )
 from pcp.training.coordinator.island import Island
-from pcp.training.coordinator.island_formation import Rank, form
+from pcp.training.coordinator.island_formation import (
+    FormedIsland,
+    Rank,
+    form,
+    form_shapes,
+)
 from pcp.training.coordinator.training_run import TrainingRun
-from pcp.training.storage.island_parts import joined_digest
 from pcp.training.trainer.bundle_checks import plan_of
 from pcp.training.wire.message import (
     VERSION,
@@ -58,6 +66,7 @@ from pcp.training.wire.messages import (
     GroupFailed,
     Heartbeat,
     Hello,
+    Lacking,
     Prepared,
     Ready,
     Restore,
@@ -72,10 +81,17 @@ from pcp.training.wire.operator_messages import (
 
 
 class Islands:
-    """The islands of a run, of `size` ranks each, around its state machine. Pure."""
+    """The islands of a run around its state machine. Pure."""
 
-    def __init__(self, run: TrainingRun, size: int = 1) -> None:
-        self.run, self.size = run, size
+    def __init__(
+        self, run: TrainingRun, sizes: Sequence[int] = (1,), wanted: Sequence[int] = ()
+    ) -> None:
+        """By shape, `sizes` are the ranks of an island and `wanted` how many islands
+        the run begins with; there is one shape unless the experiment says more."""
+        self.run, self.sizes = run, tuple(sizes)
+        self.wanted = tuple(wanted) or (0,) * len(sizes)
+        self._shapes: Sequence[Mapping[str, Any]] = ()
+        """How the shapes cut the state, once they are compiled."""
         self.islands: dict[str, Island] = {}
         """The islands that are members, by name."""
         self._ranks: dict[Peer, tuple[Rank, Island | None]] = {}
@@ -92,7 +108,7 @@ class Islands:
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """The effects of an event, in their order, for ranks."""
-        if self.size == 1:
+        if self.sizes == (1,):
             return self.run.step(event, now)
         effects = self._step(event, now)
         if self.run.outcome is not None:
@@ -114,6 +130,7 @@ class Islands:
             case Compiled(program=program):
                 plan = plan_of(program.manifest)
                 self._exchanges_inside = plan.exchanges_inside
+                self._shapes = program.shapes
             case NotSaved(at=str() as at) | Proved(at=str() as at):
                 return self._pass(replace(event, at=self._member_at(at)), now)
             case Tick():
@@ -129,15 +146,15 @@ class Islands:
         return self._with_ranks(self.run.status())
 
     def _with_ranks(self, status: Mapping[str, Any]) -> dict[str, Any]:
-        if self.size == 1:
+        if self.sizes == (1,):
             return dict(status)
         now = self.run.state.now
         rows = [dict(row) for row in status["workers"]]
         for row in rows:
             island = self.islands.get(row["worker"])
             ranks = island.ranks if island else ()
-            row["ranks"] = [_described(rank, now) for rank in ranks]
-        waiting = [_described(rank, now) for rank in self.waiting()]
+            row["ranks"] = [rank.described(now) for rank in ranks]
+        waiting = [rank.described(now) for rank in self.waiting()]
         return {**status, "workers": rows, "waiting": waiting}
 
     # Ranks come and go ----------------------------------------------------------------
@@ -186,18 +203,39 @@ class Islands:
 
     def _form(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for formed in form(self.waiting(), self.size, now, self.run.state.grace):
+        for formed in self._formed(now):
             name = formed.was or formed.ranks[0].hello.worker
             while name in self.islands:
                 name += "+"
-            island = self.islands[name] = Island(name, formed.ranks)
+            mesh = self._mesh(formed.shape)
+            island = Island(name, formed.ranks, formed.shape, mesh)
+            self.islands[name] = island
             for rank in formed.ranks:
                 self._ranks[rank.connection] = (rank, island)
             hosts = ", ".join(rank.hello.address for rank in formed.ranks)
-            effects.append(Log(f"island {name} of {hosts}: {formed.why}"))
+            what = f"island {name} of {hosts}"
+            what = what if mesh is None else f"{what}, {mesh}"
+            effects.append(Log(f"{what}: {formed.why}"))
             hello = island.hello(self.run.state.progress)
             effects += self._pass(Received(island, hello), now)
         return effects
+
+    def _formed(self, now: float) -> list[FormedIsland]:
+        wait = self.run.state.grace
+        if not self.unlike:
+            return form(self.waiting(), self.sizes[0], now, wait)
+        there = Counter(island.shape for island in self.islands.values())
+        lacking = [max(0, n - there[s]) for s, n in enumerate(self.wanted)]
+        return form_shapes(self.waiting(), self.sizes, lacking, now, wait)
+
+    @property
+    def unlike(self) -> bool:
+        """Whether islands of several shapes may be formed."""
+        return len(self.sizes) > 1
+
+    def _mesh(self, shape: int) -> str | None:
+        """The mesh of a shape as text, where islands are not all alike."""
+        return self.run.state.experiment.shapes[shape] if self.unlike else None
 
     def _waiting_on(self, now: float) -> list[Effect]:
         """Form islands; exchange heartbeats with the ranks that are in none."""
@@ -238,9 +276,10 @@ class Islands:
 
     # From the run to ranks ------------------------------------------------------------
 
-    def _pass(self, event: Event, now: float) -> list[Effect]:
-        """A step of the run itself, its effects for ranks."""
+    def _pass(self, event: Event, now: float | None = None) -> list[Effect]:
+        """A step of the run itself, its effects for ranks; None: at the same time."""
         effects: list[Effect] = []
+        now = self.run.state.now if now is None else now
         for effect in self.run.step(event, now):
             effects += self._translated(effect)
         return effects
@@ -248,6 +287,8 @@ class Islands:
     def _translated(self, effect: Effect) -> list[Effect]:
         match effect:
             case Send(connection=Island() as island, message=message, bundle=bundle):
+                if isinstance(message, Commit) and self._is_unlike(island, message):
+                    return self._pass(Received(island, Lacking(round=message.round)))
                 return self._sent(island, message, bundle)
             case Refuse(connection=Island() as island, reason=reason):
                 return [Refuse(rank.connection, reason) for rank in island.ranks]
@@ -258,7 +299,8 @@ class Islands:
                     replace(effect, message=Status(values=self._with_ranks(values)))
                 ]
             case Gather(addresses=addresses) | Prove(addresses=addresses):
-                return [replace(effect, addresses=self._of_ranks(addresses))]
+                shapes, ranks = self._shapes_of(addresses), self._ranks_of(addresses)
+                return [replace(effect, addresses=ranks, shapes=shapes)]
         return [effect]
 
     def _closed(self, island: Island) -> list[Effect]:
@@ -270,13 +312,21 @@ class Islands:
             self._ranks.pop(rank.connection, None)
         return [Close(rank.connection) for rank in island.ranks]
 
-    def _of_ranks(self, addresses: Sequence[str]) -> list[str]:
-        """The addresses of all ranks, island by island."""
-        return [self._at(address, at) for address in addresses for at in self._places]
+    def _shapes_of(self, addresses: Iterable[str]) -> list[int]:
+        """The shape of each island; empty where all are alike."""
+        if not self.unlike:
+            return []
+        known = {island.address: island.shape for island in self.islands.values()}
+        return [known.get(address, 0) for address in addresses]
 
-    @property
-    def _places(self) -> range:
-        return range(self.size)
+    def _ranks_of(self, addresses: Sequence[str]) -> list[str]:
+        """The ranks of islands, each of which is named by its address."""
+        shapes = self._shapes_of(addresses) or [0] * len(addresses)
+        return [
+            self._at(address, at)
+            for address, shape in zip(addresses, shapes, strict=True)
+            for at in range(self.sizes[shape])
+        ]
 
     def _member_at(self, address: str) -> str:
         """For a rank's address that of its island; any other address unchanged."""
@@ -325,9 +375,14 @@ class Islands:
 
     def _order(self, island: Island, at: int, order: RoundStart) -> RoundStart:
         assert island.inner_epoch is not None
+        if self.unlike:
+            members = self._ranks_of(order.members)
+        else:
+            members = [self._at(address, at) for address in order.members]
         return order.model_copy(
             update={
-                "members": [self._at(address, at) for address in order.members],
+                "members": members,
+                "shapes": self._shapes_of(order.members),
                 "island": [rank.hello.address for rank in island.ranks],
                 "inner_epoch": island.inner_epoch,
                 "digest": None,  # the digest of all parts, which no rank has
@@ -337,13 +392,17 @@ class Islands:
     def _restore(self, island: Island, at: int, restore: Restore) -> Restore:
         if restore.source is None:
             return restore
+        (shape,) = self._shapes_of([restore.source]) or [island.shape]
+        if shape != island.shape and restore.source in self._addresses:
+            ranks = self._ranks_of([restore.source])
+            return restore.model_copy(update={"ranks": ranks, "shape": shape})
         return restore.model_copy(update={"source": self._at(restore.source, at)})
 
     def _welcome(self, island: Island, at: int, welcome: Welcome) -> Welcome:
         """The `Welcome` of a rank: the digest of its part, if all parts are known."""
         rank, digest = island.ranks[at], welcome.digest
         parts = island.digests_of(welcome.committed)
-        if digest is not None and joined_digest(parts) == digest:
+        if digest is not None and island.joined(parts) == digest:
             digest = parts[at]
         return welcome.model_copy(
             update={
@@ -351,7 +410,24 @@ class Islands:
                 "digest": digest,
                 "island": island.name,
                 "coordinate": at,
+                "shape": island.shape,
+                "shapes": [*self._shapes] if self.unlike else [],
             }
+        )
+
+    @property
+    def _addresses(self) -> set[str]:
+        return {island.address for island in self.islands.values()}
+
+    def _is_unlike(self, island: Island, commit: Commit) -> bool:
+        """Whether an island is to take a commit's state from one of another shape.
+
+        No rank of it can: it restores that state, as an island that lacks it.
+        """
+        source = commit.source
+        return source is not None and self._shapes_of([source]) not in (
+            [],
+            [island.shape],
         )
 
     def _commit(self, island: Island, at: int, commit: Commit) -> Commit:
@@ -362,15 +438,3 @@ class Islands:
             source, holds = self._at(source, at), (right or [island])[0]
         digest = holds.parts[commit.round, commit.epoch][at]
         return commit.model_copy(update={"digest": digest, "source": source})
-
-
-def _described(rank: Rank, now: float) -> dict[str, Any]:
-    """The entry of a rank in a status."""
-    hello = rank.hello
-    return {
-        "rank": hello.worker,
-        "address": hello.address,
-        "target": hello.target,
-        "device": hello.device,
-        "silent_seconds": round(now - rank.seen, 1),
-    }

@@ -238,7 +238,7 @@ class Recovery:
             return
         if run.holds(saved.round, saved.digest):
             return
-        mesh = run.experiment.mesh
+        mesh = " and ".join(run.experiment.shapes) or None
         how = f"islands of {mesh}" if mesh else "whole workers"
         run.log(f"the state of round {saved.round} goes to {how}: in other parts")
         run.append("recut", round=saved.round, digest=saved.digest, mesh=mesh)

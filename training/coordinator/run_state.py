@@ -48,7 +48,7 @@ class RunState:
         now: float = 0.0,
     ) -> None:
         self.experiment, self.name, self.folder = experiment, name, folder
-        self.wanted = wanted or experiment.workers
+        self.wanted = wanted or experiment.members
         self.roster = Roster(known)
         self.now = self.born = now
         """The time of the event that is handled, at first of the process's start."""

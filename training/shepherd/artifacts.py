@@ -2,7 +2,9 @@
 
 `compile_for(target)` gives the bytes of a bundle; it is a parameter, since this room
 imports no compiler. The first bundle also decides the shape of the data: batch and
-block are the model's. All bundles must have the same parameters and functions.
+block are the model's. All bundles must have the same parameters and functions. For
+islands of unlike shape a target is one with a mesh, `cpu tp=2`, and the bundles of all
+shapes are made when the first is wanted.
 """
 
 import threading
@@ -18,19 +20,19 @@ from pcp.manifest import Manifest
 from pcp.runtime.transport.signatures import Signer
 from pcp.signing import BUNDLE
 from pcp.training.config.experiment import SECRETS, Experiment
+from pcp.training.config.island_options import axes_of
 from pcp.training.coordinator.events import Program
 from pcp.training.data.corpus import Corpus
 from pcp.training.observe.metrics import Observer
 from pcp.training.storage import first_values, safetensors_io
 from pcp.training.storage.island_parts import IslandParts
+from pcp.training.storage.island_shapes import IslandShape, IslandShapes
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.storage.state_names import as_masters, as_taken, like, unlike
 from pcp.training.trainer.bundle_checks import check_bundle, data_inputs, model_shapes
 from pcp.training.trainer.step_loop import MODEL_STATE, brought
-from pcp.training.wire.messages import (
-    DataInput,
-    Expects,
-)
+from pcp.training.wire.message import DataInput
+from pcp.training.wire.messages import Expects
 
 CompileFor = Callable[[str], bytes]
 _OWN = "cpu"
@@ -83,6 +85,7 @@ class Artifacts:
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
         self._corpus: Corpus | None = None
+        self._shapes: IslandShapes | None = None
         self._compiling = threading.Lock()
         self.sound = True
         """Whether a bundle could be made for this machine's processor."""
@@ -109,9 +112,9 @@ class Artifacts:
         return next(iter(self._made.values())).manifest
 
     @property
-    def parts(self) -> IslandParts:
-        """How the ranks of an island cut the state."""
-        return IslandParts.of(self.manifest)
+    def parts(self) -> IslandParts | IslandShapes:
+        """How the ranks of an island cut the state, or those of unlike islands."""
+        return self._shapes or IslandParts.of(self.manifest)
 
     @property
     def parameters(self) -> str:
@@ -130,6 +133,9 @@ class Artifacts:
 
     def get(self, target: str) -> Artifact:
         """The bundle for `target`, compiled when it is first asked for."""
+        if self._experiment.islands:
+            name, _, mesh = target.partition(" ")
+            target = f"{name} {mesh or self._experiment.shapes[0]}"
         with self._lock:
             turn = self._locks.setdefault(target, threading.Lock())
         with turn:
@@ -163,7 +169,9 @@ class Artifacts:
     def program(self, target: str) -> Program:
         """The facts of the bundle for `target`, and of the data, that a run needs."""
         artifact, corpus = self.get(target), self.corpus
+        shapes = self._all_shapes(target) if self._experiment.islands else None
         return Program(
+            shapes=() if shapes is None else shapes.noted,
             digest=artifact.digest,
             size=len(artifact.content),
             manifest=self.manifest,
@@ -173,6 +181,21 @@ class Artifacts:
             samples=corpus.samples,
             batch=corpus.batch,
         )
+
+    def _all_shapes(self, target: str) -> IslandShapes:
+        """The shapes of unlike islands, by the bundles of all of them for a target."""
+        name = target.partition(" ")[0]
+        meshes = self._experiment.shapes
+        made = [self.get(f"{name} {mesh}").manifest for mesh in meshes]
+        found = IslandShapes([IslandShape.of(manifest) for manifest in made])
+        with self._lock:
+            self._shapes = self._shapes or found
+            if self._shapes.noted != found.noted:
+                raise BundleError(
+                    f"for {name} islands cut the state in other parts than the run's "
+                    "other islands; compile all of them from one model"
+                )
+        return found
 
     def expects(self, corpus: Corpus) -> Expects:
         """The `Expects` of a corpus, before there is a program."""
@@ -198,10 +221,11 @@ class Artifacts:
         bundle = Bundle.from_bytes(content, source=f"bundle for {target}")
         manifest = bundle.manifest
         check_bundle(manifest)
-        self._check_mesh(manifest)
+        self._check_mesh(manifest, target)
         with self._lock:
             if self._made:
-                _check_same(next(iter(self._made.values())).manifest, manifest, target)
+                first = next(iter(self._made.values())).manifest
+                _check_same(first, manifest, target, bool(self._experiment.islands))
             else:
                 self._check_dtype(manifest)
                 _check_weights(self._experiment.initial_weights, manifest)
@@ -223,9 +247,11 @@ class Artifacts:
             corpus.check_rows(manifest.rows)  # a model's data were, before compiling
         return corpus
 
-    def _check_mesh(self, manifest: Manifest) -> None:
+    def _check_mesh(self, manifest: Manifest, target: str) -> None:
         """Check that the experiment and the model have the same mesh."""
         found, wanted = manifest.worker_mesh().axes, self._experiment.axes
+        if self._experiment.islands:
+            wanted = axes_of(target.partition(" ")[2])
         if found != wanted:
             said = ",".join(f"{axis}={size}" for axis, size in found.items()) or "null"
             raise ConfigError(
@@ -264,9 +290,22 @@ def _check_weights(path: str | None, manifest: Manifest) -> None:
         )
 
 
-def _check_same(first: Manifest, second: Manifest, target: str) -> None:
-    if first.parameters != second.parameters or first.functions != second.functions:
+def _check_same(first: Manifest, second: Manifest, target: str, unlike: bool) -> None:
+    """`unlike`: functions may cut what they take and give in other parts."""
+    said = [_whole(m) if unlike else m.functions for m in (first, second)]
+    if first.parameters != second.parameters or said[0] != said[1]:
         raise BundleError(
             f"the bundle for {target} is of another program than the run's other "
             "bundles; compile all of them from one model"
         )
+
+
+def _whole(manifest: Manifest) -> dict[str, Any]:
+    """The tensors that functions take and give, however they lie on a mesh."""
+    return {
+        name: [
+            [(t.role, t.name, t.shape, t.dtype) for t in side]
+            for side in (function.inputs, function.results)
+        ]
+        for name, function in manifest.functions.items()
+    }

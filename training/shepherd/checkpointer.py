@@ -5,7 +5,7 @@ A checkpoint takes as long as moving the state once, from all members together;
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,6 +16,7 @@ from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.island_parts import WHOLE, IslandParts, joined_digest
+from pcp.training.storage.island_shapes import IslandShapes, RankPlace, joined
 from pcp.training.storage.state_names import (
     INNER,
     OF_A_ROUND,
@@ -51,13 +52,15 @@ def gather(
     digest: str | None,
     protection: Protection,
     silence: float,
-    parts: IslandParts = WHOLE,
+    parts: IslandParts | IslandShapes = WHOLE,
+    shapes: Sequence[int] = (),
 ) -> Checkpoint:
     """The state of a round, with the replica of the member at each address.
 
     For islands the addresses are those of all ranks, island by island, and the tensors
-    are joined. The `info` of the state says under "nonfinite" which tensors are not
-    finite, and under "parts" how the state was cut, if it was.
+    are joined; of unlike islands `shapes` has each one's. The `info` of the state says
+    under "nonfinite" which tensors are not finite, and under "parts" or "shapes" how
+    the state was cut, if it was.
 
     `Unserved` if a member holds another round, or another state, cannot be reached, or
     says nothing for `silence` seconds.
@@ -79,16 +82,41 @@ def gather(
 
     with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(addresses)))) as pool:
         held = list(pool.map(fetch, addresses))
-    members = [held[i : i + parts.size] for i in range(0, len(held), parts.size)]
-    for at, ranks in zip(addresses[:: parts.size], members, strict=True):
-        digests = [safetensors_io.digest(shared_part(arrays)) for arrays in ranks]
-        if joined_digest(digests) != digest:
+    members = list(_islands(addresses, held, parts, shapes))
+    for at, _, found_there, _ in members:
+        if found_there != digest:
             raise Unserved(f"{at} holds another state of round {round_}", at)
-    found = assembled(round_, [(round_, parts.join(ranks)) for ranks in members])
+    whole = [(round_, cut.join(ranks)) for _, ranks, _, cut in members]
+    found = assembled(round_, whole)
     found.info["nonfinite"] = checkpoints.nonfinite(found)
     if parts.noted is not None:
-        found.info["parts"] = parts.noted
+        unlike = isinstance(parts, IslandShapes)
+        found.info["shapes" if unlike else "parts"] = parts.noted
     return found
+
+
+def _islands(
+    addresses: Sequence[str],
+    held: Sequence[safetensors_io.Arrays],
+    parts: IslandParts | IslandShapes,
+    shapes: Sequence[int],
+) -> Iterator[tuple[str, Sequence[safetensors_io.Arrays], str | None, IslandParts]]:
+    """Each island's first address, its ranks' snapshots, its digest, and its parts."""
+    start = 0
+    if isinstance(parts, IslandParts):
+        shapes = [0] * (len(held) // parts.size)
+    for shape in shapes:
+        cut = parts if isinstance(parts, IslandParts) else parts[shape].parts
+        ranks = held[start : start + cut.size]
+        shared = [shared_part(arrays) for arrays in ranks]
+        if isinstance(parts, IslandParts):
+            digest = joined_digest([safetensors_io.digest(own) for own in shared])
+        else:
+            places = [RankPlace(shape, at) for at in range(cut.size)]
+            pairs = zip(shared, places, strict=True)
+            digest = joined([parts.digest_of(own, place) for own, place in pairs])
+        yield addresses[start], ranks, digest, cut
+        start += cut.size
 
 
 def assembled(

@@ -14,6 +14,7 @@ from pcp.training.storage import first_values, safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.checkpoint_resharding import reshard
 from pcp.training.storage.island_parts import WHOLE, IslandParts
+from pcp.training.storage.island_shapes import IslandShapes, cut_of
 from pcp.training.storage.ledger import Ledger
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.storage.safetensors_io import Arrays
@@ -29,7 +30,7 @@ class StateServer:
         folder: RunFolder,
         ledger: Ledger,
         experiment: Experiment,
-        parts: Callable[[], IslandParts] = lambda: WHOLE,
+        parts: Callable[[], IslandParts | IslandShapes] = lambda: WHOLE,
         trust: Trust = ANYBODY,
     ) -> None:
         """`parts()` says how the ranks of an island cut a state.
@@ -119,7 +120,7 @@ class StateServer:
             raise StateMismatch(str(error)) from error
 
     def _check(self, saved: Checkpoint) -> None:
-        parts = IslandParts.read(saved.info.get("parts"))
+        parts = cut_of(saved.info)
         if parts.digest(shared_of(saved)) not in self._ledger.digests(saved.round):
             raise StateMismatch(
                 f"the checkpoint of round {saved.round} in {self._folder.path} is not "

@@ -153,7 +153,7 @@ class Shepherd:
             now=clock(),
         )
         self.training = TrainingRun(self.state)
-        self.islands = Islands(self.training, experiment.ranks)
+        self.islands = Islands(self.training, experiment.sizes, experiment.wanted)
         self._performers = self._performing()
         self._happened(Opened())
         self._admission.key = write_control(folder.path, host, self.hub.port)
@@ -406,7 +406,8 @@ class Shepherd:
         """
         silence, safe = self.experiment.heartbeat_limit_seconds, self.protection
         asked = (effect.addresses, effect.round, effect.digest, safe, silence)
-        return partial(checkpointer.gather, *asked, self._artifacts.parts)
+        cut = self._artifacts.parts, effect.shapes
+        return partial(checkpointer.gather, *asked, *cut)
 
     def _write(self, effect: do.Write) -> None:
         checkpoint, keep = self._gathered, self.experiment.keep_checkpoints

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pcp.errors import StateMismatch
+from pcp.errors import StateMismatch, UsageError
 from pcp.runtime import Endpoint
 from pcp.training.config.experiment import (
     Experiment,
@@ -173,6 +173,11 @@ class Replay:
         """A shepherd started, perhaps with other settings: programs may change."""
         source = f"line {record['n'] + 1} of the ledger"
         self._experiment = parse(record["experiment"], source=source)
+        if self._experiment.islands:
+            raise UsageError(
+                f"{source}: islands of unlike shape train from here on, and their "
+                "rounds are not made again; `pcp show` has what the ledger says of them"
+            )
         for name, worker in list(self._workers.items()):
             target, before = self._bundles[name]
             trainers, digest = self._loaded(target)

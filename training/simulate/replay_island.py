@@ -122,7 +122,10 @@ def make(
             rank.state.adopt(
                 Commit(round=report.round, epoch=report.epoch, digest=report.digest)
             )
-    return [joined_prepared(reports) for reports in prepared]
+    return [
+        joined_prepared(reports, joined_digest([said.digest for said in reports]))
+        for reports in prepared
+    ]
 
 
 def _of_rank(order: RoundStart, islands: Sequence[ReplayIsland], at: int) -> RoundStart:

@@ -100,8 +100,11 @@ class IslandParts:
     @property
     def noted(self) -> dict[str, Any] | None:
         """The parts as a value for JSON; None where no tensor is cut."""
-        if self.size == 1:
-            return None
+        return None if self.size == 1 else self.described
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The parts as a value for JSON, a whole device's too."""
         cut = [
             [role, name, list(shape), [list(axes) for axes in layout.dims]]
             for (role, name), (shape, layout) in self.whole.items()

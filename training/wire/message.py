@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pcp import strict_json
 from pcp.errors import ProtocolError
 
-VERSION = 12
+VERSION = 13
 """The version of this protocol; a `Hello` with another version is refused."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -54,3 +54,13 @@ def parsed(
         where = ".".join(map(str, first["loc"])) or "message"
         why = f"not a message of {whose}: {where}: {first['msg']}"
         raise ProtocolError(why) from None
+
+
+class DataInput(BaseModel, frozen=True):
+    """A data input of the program that is to be compiled, with the batch in front."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Name
+    shape: Annotated[list[Count], Field(max_length=100)]
+    dtype: Name

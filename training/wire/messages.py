@@ -49,6 +49,7 @@ from pydantic import (
 
 from pcp.training.wire.message import (
     Count,
+    DataInput,
     Digest,
     Finite,
     Lease,
@@ -112,9 +113,9 @@ class Hello(Message, frozen=True):
     """A worker introduces itself, for the first time or again.
 
     `committed` is the round of the state of `run` that the worker holds; None: it holds
-    none. `island` and `coordinate` are of the island in which the worker was a rank;
-    None: it has been in none. `data` is the digest of its data, checked against an
-    `Expects`.
+    none. `island`, its `shape` and `coordinate` are of the island in which the worker
+    was a rank; None: it has been in none. `data` is the digest of its data, checked
+    against an `Expects`.
     """
 
     kind: Literal["hello"] = "hello"
@@ -132,17 +133,8 @@ class Hello(Message, frozen=True):
     supervisor: Name | None = None
     island: Name | None = None
     coordinate: Count | None = None
+    shape: Count = 0
     data: Digest | None = None
-
-
-class DataInput(BaseModel, frozen=True):
-    """A data input of the program that is to be compiled, with the batch in front."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: Name
-    shape: Annotated[list[Count], Field(max_length=100)]
-    dtype: Name
 
 
 class Expects(Message, frozen=True):
@@ -191,6 +183,9 @@ class Welcome(Message, frozen=True):
     digest: Digest | None
     island: Name | None = None
     coordinate: Count = 0
+    shape: Count = 0
+    shapes: list[dict[str, Any]] = Field(default_factory=list, max_length=100)
+    """How islands of each `shape` cut the state, where not all are alike."""
     term: Count = 0
     """The term of the shepherd among voters; workers ignore messages of older terms."""
 
@@ -206,6 +201,9 @@ class Restore(Message, frozen=True):
     round: Count
     source: Name | None
     keep: bool = False
+    ranks: list[Name] = Field(default_factory=list, max_length=10_000)
+    """The ranks of an island of another `shape`, which hold the state together."""
+    shape: Count = 0
 
 
 class Ready(Message, frozen=True):
@@ -256,6 +254,8 @@ class RoundStart(Message, frozen=True):
     island: list[Name] = Field(default_factory=list, max_length=10_000)
     """The addresses of the ranks of the island; empty: the member is alone in it."""
     inner_epoch: Count = 0
+    shapes: list[Count] = Field(default_factory=list, max_length=10_000)
+    """The shapes of unlike islands; `members` are then all ranks of all islands."""
     term: Count = 0
 
 

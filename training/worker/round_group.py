@@ -6,19 +6,24 @@ all islands, and in groups inside its island (`pcp.training.worker.island_groups
     steps     for the inner steps: they outlive a change of the other islands
     outside   for the work after the exchange with others, which is repeated with it
 
+Among islands of unlike shape the group of the round is that of the rank's rings
+(`pcp.runtime.program.piece_rings`): no other island has a rank with the same part.
+
 An exchange may succeed at one coordinate and fail at another. Operations of a rank that
 has gone on must not match those of a rank that repeats its exchange in a later attempt.
 """
 
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 
-from pcp.errors import PeerLost, RuntimeFault
+from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault
 from pcp.mesh import WORKERS
 from pcp.runtime import fetch_snapshot
+from pcp.runtime.program.piece_rings import PieceRings
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import SHARED
@@ -54,6 +59,10 @@ class RoundGroup:
         self._send, self._log = send, log
         self.timeout = 60.0
         self._comm: Any = None
+        self._scopes = [""]
+        """The scopes of the groups of the round."""
+        self._floor = 0
+        """The epoch below which no group is formed any more."""
         self._steps = IslandGroups(state, endpoint, "steps of an island")
         self._outside = IslandGroups(state, endpoint, "exchange of an island")
         self._counted = (0, 0)
@@ -63,7 +72,9 @@ class RoundGroup:
     def abandon(self, epoch: int) -> None:
         """Abort exchanges of groups before `epoch`; from any thread."""
         comm, reason = self._comm, f"the group of epoch {epoch} takes over"
-        self._endpoint.cancel(reason, below=epoch)
+        self._floor = epoch  # before the scopes are read: see `_formed`
+        for scope in self._scopes:
+            self._endpoint.cancel(reason, below=epoch, scope=scope)
         if comm is not None and comm.epoch < epoch:
             comm.abort(reason)
         self._outside.abandon(reason, epoch)
@@ -107,24 +118,29 @@ class RoundGroup:
         found = self._endpoint.awaited()
         if found is None:
             return None
-        if said := found.get(""):
-            return AwaitedRanks(ranks=[*said.ranks], seconds=said.seconds)
+        for scope in self._scopes:
+            if said := found.get(scope):
+                return AwaitedRanks(ranks=[*said.ranks], seconds=said.seconds)
         return AwaitedRanks(ranks=[], seconds=0.0) if found else False
 
-    def agree(self, shared: Arrays, revision: int) -> None:
+    def agree(self, shared: Arrays, revision: int) -> bool:
         """Ranks of an island with the same elements take the bits of the first one.
+
+        Whether any of this rank's changed.
 
         Each coordinate sums over the islands in its own order, and sums of floats in
         different orders differ.
         """
         if self._outside.epoch is None:
-            return
-        parts = self._state.trainer.parts
+            return False
+        parts, changed = self._state.trainer.parts, False
         for along, names in sorted(parts.copies(list(shared)).items()):
             held = {name: shared[name] for name in names}
             group = self._outside.by_axes[",".join(along)]
-            group.param_sync(held, revision=revision, source=0)
+            report = group.param_sync(held, revision=revision, source=0)
+            changed |= bool(report.updated)
             shared |= held
+        return changed
 
     def form(self, order: RoundStart) -> Any:
         """The communicator of the order's epoch; its members share one state."""
@@ -132,7 +148,7 @@ class RoundGroup:
         if self._comm is not None and self._comm.epoch == order.epoch:
             return self._comm
         self._leave()
-        comm = self._endpoint.form(order.epoch, order.members, order.rank, self.timeout)
+        comm = self._formed(order)
         comm.timeout = self.timeout
         self._comm, self._counted = comm, (0, 0)
         self._outside.form(order, order.epoch, self.timeout)
@@ -146,14 +162,48 @@ class RoundGroup:
                 f"rank 0 holds another state of round {before} than was committed",
                 peer=0,
             )
-        if report.updated and not order.carried:
+        updated = bool(report.updated)
+        if order.shapes:  # the ranks that own no copy get its bits in their island
+            updated |= self.agree(arrays, before)
+        if updated and not order.carried:
             self._log(f"caught up with round {before} inside the group")
-        if report.updated or state.committed != before:
+        if updated or state.committed != before:
             self._take(order, arrays)
         if state.committed != held:
             self._send(state.ready())
         self._place.enter("forming")
         return comm
+
+    def _formed(self, order: RoundStart) -> Any:
+        """The group of the members, or this rank's rings with their ranks."""
+        shapes, me = self._state.shapes, self._state.rank
+        if not order.shapes or shapes is None:
+            self._scopes = [""]
+            return self._endpoint.form(
+                order.epoch, order.members, order.rank, self.timeout
+            )
+        present, rest = sorted(set(order.shapes)), iter(order.members)
+        islands = [[*islice(rest, shapes[shape].parts.size)] for shape in order.shapes]
+        at = present.index(me.shape)
+        mine = [r for r in shapes.rings(present) if r[at] == me.coordinate]
+        self._scopes = [f"ring {present} {ring}" for ring in mine]
+        if order.epoch < self._floor:
+            raise CollectiveAborted("a newer epoch has begun")
+        groups = {}
+        for ring, scope in zip(mine, self._scopes, strict=True):
+            members = [
+                ranks[ring[present.index(shape)]]
+                for shape, ranks in zip(order.shapes, islands, strict=True)
+            ]
+            groups[ring] = self._endpoint.form(
+                order.epoch, members, order.rank, self.timeout, scope=scope
+            )
+        return PieceRings(
+            groups,
+            partial(shapes.reduced, place=me, present=present),
+            partial(shapes.owned_along, place=me, present=present),
+            partial(shapes.put, place=me),
+        )
 
     def moved_bytes(self) -> tuple[int, int]:
         """Bytes that were sent and received since the last call."""

@@ -26,7 +26,6 @@ from pcp.errors import (
     Timeout,
     let_go,
 )
-from pcp.training.storage import safetensors_io
 from pcp.training.storage.state_names import shared_part
 from pcp.training.trainer.norms import change, spoiled, within_rounding
 from pcp.training.wire.message import (
@@ -316,7 +315,7 @@ class RoundRunner:
         prepared = Prepared(
             round=order.round,
             epoch=order.epoch,
-            digest=safetensors_io.digest(shared),
+            digest=self._state.digest(shared),
             loss=work.loss,
             loss_first=work.loss_first,
             steps=work.steps,

@@ -43,6 +43,7 @@ from pcp.training.config.experiment_file import (
 )
 from pcp.training.data.corpus import Corpus
 from pcp.training.storage.checkpoint_resharding import rejoining
+from pcp.training.storage.island_shapes import FetchedPart, IslandShapes
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import OF_A_ROUND, SHARED
 from pcp.training.trainer.interface import Trainer
@@ -293,8 +294,12 @@ class Worker:
         state, runner = self._state, self._runner
         if welcome.run != state.run:
             state.forget()
-        moved = welcome.island is not None and state.coordinate != welcome.coordinate
-        state.place(welcome.island, welcome.coordinate)
+        place = welcome.coordinate, welcome.shape
+        moved = welcome.island is not None and (
+            state.coordinate is None or state.moves(*place)
+        )
+        shapes = IslandShapes.read(welcome.shapes) if welcome.shapes else None
+        state.place(welcome.island, *place, shapes)
         if bundle and (moved or welcome.bundle != self._bundle):
             at = () if welcome.island is None else (welcome.coordinate,)
             made = self._load(bundle, *at)
@@ -377,7 +382,7 @@ class Worker:
         if restore.source is None:
             self._state.trainer.fresh(self._seed)
         else:
-            fetched = self._fetch(restore.source)
+            fetched = self._fetch_part(restore, restore.source)
             if fetched is None:
                 self._link.send(Lacking(round=restore.round))
                 return
@@ -390,6 +395,23 @@ class Worker:
         self._log(f"joined with the state of round {reached} ({seconds:.2f} s)")
         if self._mail.restore is None:  # else it would count as the answer to that
             self._link.send(self._state.ready())
+
+    def _fetch_part(self, restore: Restore, source: str) -> tuple[int, Arrays] | None:
+        """The state to restore; of an island of another shape, from all its ranks."""
+        shapes = self._state.shapes
+        if not restore.ranks or shapes is None:
+            return self._fetch(source)
+        taken, rounds = FetchedPart(shapes, self._state.rank, restore.shape), set[int]()
+        for at, address in enumerate(restore.ranks):
+            fetched = self._fetch(address)
+            if fetched is None:
+                return None
+            rounds.add(fetched[0])
+            taken.add(at, fetched[1])
+        if len(rounds) > 1:
+            self._log(f"the ranks at {source} and beside it hold rounds {rounds}")
+            return None
+        return rounds.pop(), taken.finished()
 
     def _fetch(
         self, source: str, only: Sequence[str] = ()

@@ -5,12 +5,16 @@ the threads of the snapshot server hand it out; a lock keeps the three apart.
 """
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from pcp.errors import StateMismatch
 from pcp.training.data.lease_pool import Range
 from pcp.training.storage import safetensors_io
+from pcp.training.storage.island_shapes import IslandShapes, RankPlace
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import (
     FROZEN,
@@ -78,6 +82,10 @@ class WorkerState:
         self.island: str | None = None
         self.coordinate: int | None = None
         """The coordinate in the island; both None: this was no rank so far."""
+        self.shape = 0
+        """Which of the shapes the island has."""
+        self.shapes: IslandShapes | None = None
+        """How islands cut the state, where not all do alike."""
         self.committed: int | None = None
         """The round of the trainer's state; None before the first."""
         self.work: InnerResult | None = None
@@ -108,13 +116,37 @@ class WorkerState:
         with self.lock:
             self._trainer = trainer
 
-    def place(self, island: str | None, coordinate: int) -> None:
+    def place(
+        self,
+        island: str | None,
+        coordinate: int,
+        shape: int = 0,
+        shapes: IslandShapes | None = None,
+    ) -> None:
         """Be a rank of an island; the state of another coordinate does not count."""
-        if self.coordinate not in (None, coordinate) and island is not None:
+        if island is not None and self.moves(coordinate, shape):
             self.forget()
         with self.lock:
             self.island = island
             self.coordinate = None if island is None else coordinate
+            self.shape, self.shapes = shape, shapes
+
+    def moves(self, coordinate: int, shape: int) -> bool:
+        """Whether this was a rank elsewhere."""
+        return self.coordinate is not None and (
+            (self.coordinate, self.shape) != (coordinate, shape)
+        )
+
+    @property
+    def rank(self) -> RankPlace:
+        """Where this is a rank, among islands of unlike shape."""
+        return RankPlace(self.shape, self.coordinate or 0)
+
+    def digest(self, shared: Mapping[str, np.ndarray]) -> str:
+        """The digest of this worker's shared state, or of a rank's part of one."""
+        if self.shapes is None:
+            return safetensors_io.digest(shared)
+        return self.shapes.digest_of(shared, self.rank)
 
     def exchange(self, trainer: Trainer) -> None:
         """Use another program for the same model, and keep the state.
@@ -135,17 +167,18 @@ class WorkerState:
             return {
                 "run": self.run,
                 "committed": self.committed,
-                "digest": safetensors_io.digest(held) if held else None,
+                "digest": self.digest(held) if held else None,
                 "prepared": self.prepared,
                 "island": self.island,
                 "coordinate": self.coordinate,
+                "shape": self.shape,
             }
 
     def ready(self) -> Ready:
         """`Ready` with the committed round."""
         if self.committed is None:
             raise StateMismatch("this worker holds no committed state yet")
-        digest = safetensors_io.digest(self.trainer.shared)
+        digest = self.digest(self.trainer.shared)
         return Ready(round=self.committed, digest=digest)
 
     def snapshot(self) -> tuple[int, Arrays]:
@@ -198,7 +231,7 @@ class WorkerState:
 
         False where that is not the state that was committed.
         """
-        if safetensors_io.digest(shared) != commit.digest or self.prepared is None:
+        if self.digest(shared) != commit.digest or self.prepared is None:
             return False
         with self.lock:
             self.candidate |= shared

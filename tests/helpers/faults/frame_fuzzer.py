@@ -300,7 +300,7 @@ class Victim:
         """Hang up on both sides."""
         self.sock.close()
         self.stream.close()
-        self.comm.crash()
+        self.comm._crash()
 
 
 class Conversation:

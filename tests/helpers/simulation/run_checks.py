@@ -17,6 +17,7 @@ from pcp.errors import StateMismatch
 from pcp.training.coordinator import effects as do
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.data.lease_pool import Range, size
+from pcp.training.storage import island_shapes
 from pcp.training.storage.island_parts import joined_digest
 from pcp.training.storage.ledger_state import LedgerReplay
 from pcp.training.wire.messages import (
@@ -26,6 +27,8 @@ from pcp.training.wire.messages import (
     RoundStart,
 )
 
+Place = tuple[int, int]
+"""The shape of an island, and a coordinate in it."""
 SEED_DIGEST = hashlib.sha256(b"seed").hexdigest()
 
 
@@ -48,16 +51,20 @@ def next_digest(before: str, leases: Iterable[Sequence[Range]]) -> str:
 class Checks:
     """Of one run, through all its shepherds."""
 
-    def __init__(self, experiment: Any, ranks: int = 1) -> None:
-        self._experiment, self._ranks = experiment, ranks
+    def __init__(self, experiment: Any, sizes: Sequence[int] = (1,)) -> None:
+        self._experiment, self._sizes = experiment, sizes
         self.records: list[dict[str, Any]] = []
         """The ledger, as it is on the disk."""
-        self.parts: dict[int, list[str]] = {0: [seed_part(at) for at in range(ranks)]}
-        """Digests of the states of the run's history, by coordinate."""
-        self.ever: dict[int, set[tuple[int, str]]] = {0: set(enumerate(self.parts[0]))}
-        """Of all states that ever were, with their coordinates."""
+        cells = [seed_part(at) for at in range(max(sizes))]
+        self.parts: dict[int, list[str]] = {0: cells}
+        """Digests of the states of the run's history, by coordinate; among islands of
+        unlike shape by the coordinates of the largest."""
+        self.ever: dict[int, set[tuple[Place, str]]] = {}
+        """Of all states that ever were, with who holds them."""
+        self._cells: dict[tuple[Place, str], list[str]] = {}
+        self.knows(0, cells)
         self._disk = LedgerReplay()
-        self._votes: dict[tuple[int, int], dict[tuple[str, int], str]] = {}
+        self._votes: dict[tuple[int, int], dict[str, dict[Place, str]]] = {}
         self._kept = 0
         self._attempt: Mapping[str, Any] = {}
         self._seen = {
@@ -76,16 +83,57 @@ class Checks:
     @property
     def digests(self) -> dict[int, str | None]:
         """Of the states of the run's history."""
-        return {round_: joined_digest(parts) for round_, parts in self.parts.items()}
+        return {round_: self._joined(parts) for round_, parts in self.parts.items()}
 
-    def voted(self, name: str, coordinate: int, message: Prepared) -> None:
+    def _joined(self, digests: Sequence[str | None]) -> str | None:
+        """Of a state, from its parts' digests, as `Island` has it."""
+        unlike = len(self._sizes) > 1
+        return island_shapes.joined(digests) if unlike else joined_digest(digests)
+
+    @property
+    def places(self) -> list[Place]:
+        """All shapes of islands, with the coordinates of their ranks."""
+        return [(s, at) for s, size in enumerate(self._sizes) for at in range(size)]
+
+    def part(self, cells: Sequence[str], place: Place) -> str:
+        """The digest of a rank's part of a state."""
+        if len(self._sizes) == 1:
+            return cells[place[1]]
+        size = self._sizes[place[0]]
+        owned = [c for at, c in enumerate(cells) if at * size // len(cells) == place[1]]
+        found = island_shapes.joined(owned)
+        assert found is not None
+        return found
+
+    def dealt(self, cells: Sequence[str], shapes: Sequence[int]) -> list[str]:
+        """The digests of the parts of a state on the ranks of islands."""
+        places = [(s, at) for s in shapes for at in range(self._sizes[s])]
+        return [self.part(cells, place) for place in places]
+
+    def cells(self, place: Place, digest: str) -> list[str]:
+        """The whole state of which a rank has this part."""
+        return self._cells[place, digest]
+
+    def made(self, cells: Sequence[str]) -> None:
+        """Somebody has this state: see `cells`."""
+        for place in self.places:
+            self._cells[place, self.part(cells, place)] = [*cells]
+
+    def knows(self, round_: int, cells: Sequence[str]) -> None:
+        """This was the state of a round."""
+        self.made(cells)
+        found = {(place, self.part(cells, place)) for place in self.places}
+        self.ever.setdefault(round_, set()).update(found)
+
+    def voted(self, name: str, place: Place, message: Prepared) -> None:
         """A rank of the member with this name has prepared its part of a state."""
         at = (message.round, message.epoch)
-        self._votes.setdefault(at, {})[name, coordinate] = message.digest
+        mine = self._votes.setdefault(at, {}).setdefault(name, {})
+        mine[place] = message.digest
 
-    def holds(self, name: str, coordinate: int, held: tuple[int, str]) -> None:
+    def holds(self, name: str, place: Place, held: tuple[int, str]) -> None:
         """A rank has its part of a state, which it takes for a committed one."""
-        if (coordinate, held[1]) not in self.ever.get(held[0], ()):
+        if (place, held[1]) not in self.ever.get(held[0], ()):
             raise Violation(f"{name} holds a state of round {held[0]} that never was")
 
     def ended(self, run: TrainingRun) -> None:
@@ -123,26 +171,34 @@ class Checks:
         attempt = self._attempt
         if (attempt.get("round"), attempt.get("epoch")) != (round_, epoch):
             raise Violation(f"round {round_} of epoch {epoch} was not the newest")
-        votes = {
-            name: joined_digest([voted.get((name, at)) for at in range(self._ranks)])
-            for name in attempt["members"]
-        }
+        votes = {name: self._vote(voted.get(name, {})) for name in attempt["members"]}
         missing = [name for name, vote in votes.items() if vote != digest]
         if missing or set(attempt["members"]) != set(record["consumed"]):
             raise Violation(f"round {round_} was committed without {missing}")
         leases = list(record["consumed"].values())
         parts = [next_digest(before, leases) for before in self.parts[round_ - 1]]
-        if digest != joined_digest(parts):
+        if digest != self._joined(parts):
             raise Violation(f"round {round_} is not what its leases make")
         if self._kept != round_:
             raise Violation(f"round {round_} counts, and is not kept")
         self.parts[round_] = parts
-        self.ever.setdefault(round_, set()).update(enumerate(parts))
+        self.knows(round_, parts)
+
+    def _vote(self, voted: Mapping[Place, str]) -> str | None:
+        """Of the state that all ranks of a member have prepared; None without one."""
+        shapes = {shape for shape, _ in voted}
+        if len(shapes) != 1:
+            return None
+        shape = shapes.pop()
+        ranks = range(self._sizes[shape])
+        return self._joined([voted.get((shape, at)) for at in ranks])
 
     def _sent(self, effect: do.Send) -> None:
         message, disk = effect.message, self._disk.progress
         if isinstance(message, Commit):
-            if message.digest not in self.parts.get(message.round, ()):
+            cells = self.parts.get(message.round)
+            known = [self.part(cells, place) for place in self.places] if cells else ()
+            if message.digest not in known:
                 raise Violation(f"a commit of {message.round} is not in the ledger")
         elif isinstance(message, RoundStart):
             known = (self._attempt.get("round"), self._attempt.get("epoch"))

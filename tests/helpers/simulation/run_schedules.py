@@ -23,13 +23,11 @@ from helpers.simulation import hashed_trainer
 from helpers.simulation.run_checks import Checks, Violation
 from helpers.simulation.schedule_faults import FAULT_SECONDS, plan
 from helpers.simulation.scheduled_groups import GIVEN_UP_SECONDS, Group
-from helpers.simulation.scheduled_islands import StepsInside
+from helpers.simulation.scheduled_islands import StepsInside, devices, drawn_islands
 from helpers.simulation.scheduled_workers import Node
 
 from pcp.bundle import Bundle
-from pcp.training.config.experiment_file import (
-    parse,
-)
+from pcp.training.config.experiment_file import parse
 from pcp.training.coordinator import effects as do
 from pcp.training.coordinator.events import (
     Compiled,
@@ -51,9 +49,7 @@ from pcp.training.coordinator.islands import Islands
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.storage.ledger_state import replayed
-from pcp.training.wire.messages import (
-    Heartbeat,
-)
+from pcp.training.wire.messages import Heartbeat
 from pcp.training_plan import (
     Asynchronous,
     EveryRound,
@@ -121,10 +117,11 @@ def experiment() -> Any:
 class Schedule:
     """One run; everything follows from the seed and the policy of its rounds."""
 
-    def __init__(self, seed: int, policy: str = "together", ranks: int = 1) -> None:
+    def __init__(self, seed: int, policy: str = "together", *ranks: int) -> None:
+        """`ranks` are those of an island; given again, of islands of another shape."""
         self.seed, self.policy, self.plan = seed, policy, POLICIES[policy]
-        self.ranks = ranks
-        """Of each island."""
+        self.sizes = ranks or (1,)
+        """By shape, the ranks of an island."""
         self.random = draw = random.Random(seed)
         self.now = 0.0
         self.workers = draw.choice((1, 2, 2, 3, 3, 4))
@@ -142,7 +139,7 @@ class Schedule:
         self.run: TrainingRun | None = None
         self.ended: float | None = None
         """When the run was complete."""
-        self.checks = Checks(self.experiment, ranks)
+        self.checks = Checks(self.experiment, self.sizes)
         self.frozen_until = 0.0
         """Until then the shepherd's process does nothing."""
         self.points: int | None = None
@@ -176,7 +173,7 @@ class Schedule:
             "late": "next" if late else "drop",
             "uneven_steps": draw.random() < 0.2,
             "workers": self.workers,
-        }
+        } | drawn_islands(self.random, self.sizes, self.workers)
 
     # The world.
 
@@ -196,7 +193,7 @@ class Schedule:
     def go(self) -> "Schedule":
         """To the end; `Violation` says what went wrong."""
         self._open()
-        for _ in range(self.workers * self.ranks):
+        for _ in range(devices(self.experiment, self.sizes)):
             self.after(0.2 * self.random.random(), self.start_worker)
         plan(self)
         queue, until = self._queue, FAULT_SECONDS + PATIENCE_SECONDS
@@ -242,7 +239,7 @@ class Schedule:
             now=self.now,
         )
         self.run = TrainingRun(state)
-        self.islands = Islands(self.run, self.ranks)
+        self.islands = Islands(self.run, self.sizes, self.experiment.wanted)
         self.served: tuple[int, list[str]] | None = None
         self._found: tuple[int, list[str]] | None = None
         self.happened(Opened())
@@ -338,7 +335,8 @@ class Schedule:
     def _fetch(self, effect: Any, shown: Event, fault: Callable[..., Event]) -> None:
         run, parts = self.run, self.checks.parts[effect.round]
         asked = [self.nodes[address] for address in effect.addresses]
-        wanted = [(effect.round, part) for part in parts * (len(asked) // self.ranks)]
+        shapes = effect.shapes or [0] * (len(asked) // self.sizes[0])
+        wanted = [(effect.round, part) for part in self.checks.dealt(parts, shapes)]
         until = self.now + ADOPT_SECONDS
 
         def fetched() -> None:
@@ -435,14 +433,14 @@ def _only_lives(event: Event) -> bool:
     return isinstance(said, Heartbeat) and said.meeting is None
 
 
-def first_violation(seeds: range, policy: str = "together", ranks: int = 1) -> str:
+def first_violation(seeds: range, policy: str = "together", *ranks: int) -> str:
     """What the first schedule that goes wrong says; "" when none does."""
     often = gc.get_threshold()
     gc.set_threshold(10_000)  # a run's objects are garbage when it is over, not before
     try:
         for seed in seeds:
             try:
-                Schedule(seed, policy, ranks).go()
+                Schedule(seed, policy, *ranks).go()
             except Violation as wrong:
                 return f"seed {seed}, {policy}: {wrong}"
         return ""

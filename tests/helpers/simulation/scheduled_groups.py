@@ -1,5 +1,6 @@
 """Groups of a drawn schedule's workers: all members exchange, or none."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from helpers.simulation.run_checks import SEED_DIGEST, Violation, next_digest
@@ -31,6 +32,12 @@ class Group:
     ) -> None:
         self._schedule, self._members = schedule, order.members
         self._place = order.epoch, coordinate
+        self._islands = [
+            island
+            for island, shape in enumerate(order.shapes)
+            for _ in range(schedule.sizes[shape])
+        ] or [*range(len(order.members))]
+        """By member, the number of its island: of unlike ones all ranks are here."""
         self._orders: dict[str, tuple[Node, RoundStart]] = {}
         self._computed: set[str] = set()
         self._broken = self._place in schedule.broken
@@ -63,8 +70,9 @@ class Group:
         if node.address not in there:
             return None
         waits = self._schedule.now - node.at[1]
-        lacks = [rank for rank, a in enumerate(self._members) if a not in there]
-        for hung in (self._schedule.nodes[self._members[rank]] for rank in lacks):
+        late = [rank for rank, a in enumerate(self._members) if a not in there]
+        lacks = sorted({self._islands[rank] for rank in late})
+        for hung in (self._schedule.nodes[self._members[rank]] for rank in late):
             if hung.hangs_with_others and waits > FOUND_SECONDS:
                 raise Violation(f"{node.name} waits for {hung.name}, which hangs")
         return AwaitedRanks(ranks=lacks, seconds=waits)
@@ -88,21 +96,31 @@ class Group:
             return
         for node, own in list(self._orders.values()):
             if not self._broken and not node.hung:
-                node.take(own, state)
+                node.take(own, self._own(state, first, node))
         if self._schedule.plan.exchanges_inside and not self._broken:
             self.inner_exchanges.begin(state[1])
 
     def _state(self, first: "Node", order: RoundStart) -> tuple[int, str] | None:
         """Of the round before: rank 0's, or what it fetches."""
         before, held = order.round - 1, first.held
-        wanted = self._schedule.checks.parts.get(before, {})
-        wanted = wanted[first.coordinate] if wanted else None
+        checks = self._schedule.checks
+        cells = checks.parts.get(before)
+        wanted = checks.part(cells, first.place) if cells else None
         if order.source is None and held != (before, wanted):
             raise Violation(f"rank 0 of round {order.round} holds {held}")
         if held is not None and held[0] == before and order.digest in (None, held[1]):
             return held
         state = first.fetched(order.source) if order.source else None
         return state if state == (before, order.digest or SEED_DIGEST) else None
+
+    def _own(
+        self, state: tuple[int, str], first: "Node", node: "Node"
+    ) -> tuple[int, str]:
+        """The state of which the first member has this part, in another's part."""
+        if first.place == node.place:
+            return state
+        checks = self._schedule.checks
+        return state[0], checks.part(checks.cells(first.place, state[1]), node.place)
 
     def computed(self, node: "Node") -> None:
         """A member has made its inner steps; all exchange when all have."""
@@ -115,19 +133,46 @@ class Group:
             return
         self._broken = True
         members = [self._orders[address] for address in self._members]
-        before = members[0][0].held
+        first = members[0][0]
+        before, checks = first.held, self._schedule.checks
         assert before is not None
         for node, order in members:
             work = node.work
-            if not order.carried and (work is None or work[2] != before[1]):
+            mine = self._own(before, first, node)
+            if not order.carried and (work is None or work[2] != mine[1]):
                 raise Violation(f"{node.name} began from another state: {work}")
         self.inner_exchanges.check()
-        digest = next_digest(before[1], [order.lease for _, order in members])
+        leases = {
+            island: order.lease
+            for island, (_, order) in zip(self._islands, members, strict=True)
+        }
+        cells = checks.cells(first.place, before[1])
+        after = [next_digest(cell, leases.values()) for cell in cells]
+        checks.made(after)
+        torn = self._torn(members)
         for node, order in members:
+            digest = checks.part(after, node.place)
             node.after(
                 self._schedule.latency() / 4,
-                lambda node=node, order=order: self._outcome(node, order, digest),
+                lambda node=node, order=order, digest=digest: (
+                    self._outcome(node, order, digest)
+                    if node not in torn
+                    else node.fails(order, "a ring is gone")
+                ),
             )
+
+    def _torn(self, members: Sequence[tuple["Node", RoundStart]]) -> list["Node"]:
+        """Of unlike islands: who has a ring that failed while another did not."""
+        schedule = self._schedule
+        if len(schedule.sizes) == 1 or schedule.random.random() < 0.9:
+            return []
+        cells = max(schedule.sizes)
+        ring = schedule.random.randrange(cells)
+        return [
+            node
+            for node, _ in members
+            if ring * schedule.sizes[node.shape] // cells == node.coordinate
+        ]
 
     def _outcome(self, node: "Node", order: RoundStart, digest: str) -> None:
         if node.group is self:
@@ -138,12 +183,14 @@ class Group:
     def without(self, gone: "Node") -> None:
         """A member died, or does something else."""
         if not self._broken and gone.address in self._members:
-            self._breaks(f"{gone.name} is gone", self._members.index(gone.address))
+            at = self._islands[self._members.index(gone.address)]
+            self._breaks(f"{gone.name} is gone", at)
 
     def _given_up(self) -> None:
         if not self._broken:
-            late = [r for r, a in enumerate(self._members) if a not in self._orders]
-            self._breaks("it takes too long", *late)
+            pairs = zip(self._islands, self._members, strict=True)
+            late = {island for island, a in pairs if a not in self._orders}
+            self._breaks("it takes too long", *sorted(late))
 
     def _breaks(self, why: str, *lost: int) -> None:
         self._broken = True

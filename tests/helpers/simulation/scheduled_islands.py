@@ -1,11 +1,14 @@
-"""The inner group of an island in a drawn schedule: its ranks step together or fail."""
+"""Islands of a drawn schedule, of one shape or more: ranks step together or fail."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from helpers.simulation.run_checks import Violation
 
+from pcp.training.config.island_options import IslandOptions
 from pcp.training.wire.messages import (
+    Restore,
     RoundStart,
 )
 
@@ -58,3 +61,39 @@ class StepsInside:
             if waits():
                 node.fails_inside(lost)
         self._there.clear()
+
+
+def drawn_islands(
+    draw: random.Random, sizes: Sequence[int], workers: int
+) -> dict[str, Any]:
+    """The key of islands of unlike shape: one of each, and others that are drawn."""
+    if len(sizes) == 1:
+        return {}
+    meshes = [f"tp={size}" for size in sizes]
+    more = [draw.choice(meshes) for _ in range(workers - len(meshes))]
+    return {"islands": [IslandOptions(mesh=mesh) for mesh in (*meshes, *more)]}
+
+
+def devices(experiment: Any, sizes: Sequence[int]) -> int:
+    """How many processes a run begins with."""
+    unlike = bool(experiment.islands)
+    return experiment.devices(0) if unlike else experiment.workers * sizes[0]
+
+
+def fetched_from_all(
+    schedule: "Schedule", node: "Node", message: Restore
+) -> tuple[int, str] | None:
+    """A rank's part of what the ranks of an island of another shape hold together."""
+    ranks = [schedule.nodes[address] for address in message.ranks]
+    there = [(message.shape, at) for at in range(schedule.sizes[message.shape])]
+    if [rank.place for rank in ranks] != there:
+        raise Violation(f"{node.name} fetches from {[n.name for n in ranks]}")
+    held = [rank.held for rank in ranks if rank.alive and not rank.frozen]
+    known = [state for state in held if state is not None]
+    if len(known) < len(ranks) or len({round_ for round_, _ in known}) > 1:
+        return None
+    pairs = zip(ranks, known, strict=True)
+    whole = [schedule.checks.cells(rank.place, state[1]) for rank, state in pairs]
+    if any(cells != whole[0] for cells in whole):
+        raise Violation(f"{node.name} joins parts of unlike states")
+    return known[0][0], schedule.checks.part(whole[0], node.place)

@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from helpers.models.bigram_numpy import BLOCK
-from helpers.simulation.run_checks import Violation, seed_part
+from helpers.simulation.run_checks import Place, Violation, seed_part
 from helpers.simulation.scheduled_connections import Wire
 from helpers.simulation.scheduled_groups import Group
 from helpers.simulation.scheduled_inner_exchanges import Partial
-from helpers.simulation.scheduled_islands import StepsInside
+from helpers.simulation.scheduled_islands import StepsInside, fetched_from_all
 from helpers.simulation.scheduled_threads import OwnThread
 
 from pcp.training.data.lease_pool import size
@@ -58,7 +58,7 @@ class Node(OwnThread):
         self.name, self.address = name, address
         self.wire: Wire | None = None
         self.island: str | None = None
-        self.coordinate = 0
+        self.coordinate = self.shape = 0
         self.held: tuple[int, str] | None = None
         """The round of the committed state, and the digest of its part."""
         self.prepared: Prepared | None = None
@@ -122,6 +122,7 @@ class Node(OwnThread):
                 prepared=self.prepared,
                 island=self.island,
                 coordinate=None if self.island is None else self.coordinate,
+                shape=self.shape,
             )
         )
         self._beat(wire)
@@ -173,9 +174,10 @@ class Node(OwnThread):
 
     def _on_welcome(self, message: Welcome) -> None:
         self._run, done = message.run, self.prepared
-        if message.coordinate != self.coordinate:
+        if (message.shape, message.coordinate) != self.place:
             self.held = self.work = self.partial = done = self.prepared = None
         self.island, self.coordinate = message.island, message.coordinate
+        self.shape = message.shape
         if done and (message.committed, message.digest) == (done.round, done.digest):
             self._hold((done.round, done.digest))
         self._welcomed = True
@@ -188,8 +190,13 @@ class Node(OwnThread):
         self.begin(0.05, lambda: self._restored(message))
 
     def _restored(self, message: Restore) -> None:
-        seed = (0, seed_part(self.coordinate))
-        state = self.fetched(message.source) if message.source else seed
+        checks = self._schedule.checks
+        cells = [seed_part(at) for at in range(len(checks.parts[0]))]
+        state = 0, checks.part(cells, self.place)
+        if message.ranks:
+            state = fetched_from_all(self._schedule, self, message)
+        elif message.source:
+            state = self.fetched(message.source)
         self.enters("waiting")
         if state is None:
             self.begin(0.3, lambda: self.send(Lacking(round=message.round)))
@@ -202,11 +209,19 @@ class Node(OwnThread):
         schedule = self._schedule
         if source.startswith(Wire.here):
             served = schedule.served
-            return served and (served[0], served[1][self.coordinate])
+            return served and (
+                served[0],
+                schedule.checks.part(served[1], self.place),
+            )
         node = schedule.nodes[source]
-        if node.coordinate != self.coordinate:
+        if node.place != self.place:
             raise Violation(f"{self.name} fetches another's part from {node.name}")
         return node.held if node.alive and not node.frozen else None
+
+    @property
+    def place(self) -> Place:
+        """Its island's shape, and its coordinate there."""
+        return self.shape, self.coordinate
 
     def _on_commit(self, message: Commit) -> None:
         done = self.prepared
@@ -276,10 +291,11 @@ class Node(OwnThread):
             self._fails(order, "the steps on this lease are gone")
             return
         groups = self._schedule.groups
-        at = (order.epoch, order.round, self.coordinate)
+        column = 0 if order.shapes else self.coordinate
+        at = (order.epoch, order.round, column)
         group = groups.get(at)
         if group is None:
-            group = groups[at] = Group(self._schedule, order, self.coordinate)
+            group = groups[at] = Group(self._schedule, order, column)
         self.group = group
         if not self.hung:
             group.arrives(self, order)
@@ -396,7 +412,7 @@ class Node(OwnThread):
             exchange_seconds=0.01,
         )
         name = self.island or self.name
-        self._schedule.checks.voted(name, self.coordinate, done)
+        self._schedule.checks.voted(name, self.place, done)
         self.send(done)
         self._schedule.happens("prepared", self)
 
@@ -414,7 +430,7 @@ class Node(OwnThread):
     def _hold(self, state: tuple[int, str]) -> None:
         self.held, self.prepared, self.work = state, None, None
         self.partial = None
-        self._schedule.checks.holds(self.name, self.coordinate, state)
+        self._schedule.checks.holds(self.name, self.place, state)
 
     def _say_ready(self) -> None:
         assert self.held is not None

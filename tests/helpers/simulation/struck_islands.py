@@ -11,8 +11,8 @@ POINTS = ("reduced", "prepared", "committed")
 class Struck(Schedule):
     """At a point of one of the first rounds a rank dies, or the shepherd."""
 
-    def __init__(self, seed: int, point: str, ranks: int = 2) -> None:
-        super().__init__(seed, "together", ranks)
+    def __init__(self, seed: int, point: str, *ranks: int) -> None:
+        super().__init__(seed, "together", *ranks)
         self._point = point
         self._later = self.random.choice((0, 0, 1, 2, 3))
         self.struck: str | None = None
@@ -48,11 +48,11 @@ class Struck(Schedule):
         return other.prepared is not None
 
 
-def first_torn(seeds: range, point: str, ranks: int = 2) -> tuple[str, int]:
+def first_torn(seeds: range, point: str, *ranks: int) -> tuple[str, int]:
     """What the first schedule that goes wrong says; how many processes were struck."""
     struck = 0
     for seed in seeds:
-        run = Struck(seed, point, ranks)
+        run = Struck(seed, point, *(ranks or (2,)))
         try:
             run.go()
         except Violation as wrong:

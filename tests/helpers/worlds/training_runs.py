@@ -21,7 +21,7 @@ from pcp.training.observe.orders import give
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage import checkpoint
 from pcp.training.storage.checkpoint import Checkpoint
-from pcp.training.storage.island_parts import IslandParts
+from pcp.training.storage.island_shapes import cut_of
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.storage.snapshots import shared_of
@@ -120,7 +120,7 @@ def checkpoint_of(outcome: Outcome) -> Checkpoint:
     """The last one of a run; its state is the committed one."""
     assert outcome.checkpoint is not None
     saved = checkpoint.load(outcome.checkpoint)
-    parts = IslandParts.read(saved.info.get("parts"))
+    parts = cut_of(saved.info)
     assert parts.digest(shared_of(saved)) == saved.info["digest"]
     return saved
 

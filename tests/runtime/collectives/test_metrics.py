@@ -58,7 +58,7 @@ def test_aborts_and_lost_peers_are_counted() -> None:
     with endpoints(2) as made:
         first, second = form(made)
         pending = first.all_reduce_async(np.ones(4))
-        second.crash()
+        second._crash()
         assert isinstance(outcome(pending.result), PeerLost)
         found = first.metrics()
         assert found['pcp_operations_total{kind="all_reduce",outcome="PeerLost"}'] == 1
@@ -88,7 +88,7 @@ def test_retries_and_renewals_are_counted() -> None:
             "ab", lambda n: Communicator.join(coordinator.address, name=n, timeout=30)
         )
         try:
-            members[1].crash()
+            members[1]._crash()
             total = members[0].retry(lambda c: c.all_reduce(np.ones(2)), timeout=30)
             assert (total == 1).all()
             found = members[0].metrics()

@@ -34,7 +34,7 @@ def test_all_members_in_one_file(tmp_path) -> None:
                 comm.barrier()
 
         together(members, work)
-        assert all(member.recorder is None for member in members)
+        assert all(member._recorder is None for member in members)
     trace = json.loads(path.read_text())
     check(trace)
     whole = named(trace, "all_reduce")
@@ -90,7 +90,7 @@ def test_groups_of_a_mesh_have_rows_of_their_own(tmp_path) -> None:
             with comm.trace(path, groups):
                 groups["dp"].all_reduce(np.ones(10_000, np.float32))
                 groups["tp"].all_gather(np.ones(10))
-            assert groups["dp"].recorder is None
+            assert groups["dp"]._recorder is None
             groups.close()
 
         together(members, work)
@@ -110,7 +110,7 @@ def test_an_aborted_operation_is_in_it_and_the_file_is_this_members(tmp_path) ->
         def die() -> None:
             with second.trace(tmp_path / "b.json"):
                 entered.wait(10)
-                second.crash()
+                second._crash()
                 raise KeyError("its own")
 
         def work() -> None:

@@ -263,7 +263,7 @@ def test_what_was_read_too_late_is_given_up(monkeypatch, count: int) -> None:
         assert begun.wait(10)
         if count == SMALL:
             eventually(lambda: comms[0]._group.in_flight and voted(comms[0]))
-        comms[0].crash()
+        comms[0]._crash()
         assert isinstance(outcome(first.result), RuntimeFault)
         arrays[0].fill(1000)
         ended.set()

@@ -34,6 +34,16 @@ def test_a_tensor_is_reduced_where_it_lies(comms, dtype, size):
         assert (tensor.float() == 1).all()
 
 
+@pytest.mark.parametrize("kind", [np.ones, torch.ones])
+def test_what_is_under_way_is_not_cancelled(comms, kind) -> None:
+    first = comms[0].all_reduce_async(kind(3))
+    assert not first.cancel()
+    assert not first.cancelled()
+    second = comms[1].all_reduce_async(kind(3))
+    assert first.result(10).tolist() == second.result(10).tolist() == [2.0] * 3
+    assert not first.cancel()
+
+
 @pytest.mark.parametrize("dtype", TORCH, ids=str)
 def test_a_tensor_can_be_resized_afterwards(comms, dtype):
     """As FSDP does with its parameters, and `Tensor.numpy` ends for ever."""

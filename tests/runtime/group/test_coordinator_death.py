@@ -40,7 +40,7 @@ def test_operations_go_on_and_deaths_are_settled_by_its_successor(tmp_path) -> N
                 c.all_reduce_async(array)
                 for c, array in zip(comms, inputs, strict=False)
             ]
-            comms[2].crash()
+            comms[2]._crash()
             faults = [outcome(lambda p=p: p.result(20)) for p in pending]
             assert all(isinstance(fault, PeerLost) for fault in faults), faults
             assert [array[-1] for array in inputs] == [1, 2]
@@ -76,7 +76,7 @@ def test_a_frozen_coordinator_is_found_out_though_its_kernel_answers(tmp_path) -
             ]
             assert pending[1].result(20)[0] == 3  # has all votes
             eventually(lambda: plan.fired > 0)
-            comms[2].crash()
+            comms[2]._crash()
             fault = outcome(lambda: pending[0].result(15))
             assert isinstance(fault, PeerLost)
             assert (arrays[0] == 1).all()
@@ -105,7 +105,7 @@ def test_a_doubt_after_the_coordinator_was_given_up_ends_with_an_error() -> None
             where.close()
             eventually(lambda: comms[0]._renewal.coordination.fault is not None, 20)
             assert not pending[0].done()  # the other lives: no doubt so far
-            comms[1].crash()
+            comms[1]._crash()
             assert isinstance(outcome(lambda: pending[0].result(15)), PeerLost)
             assert (arrays[0] == 1).all()
         finally:

@@ -63,8 +63,10 @@ def summed(comms: list, size: int = 3) -> list[float]:
 def test_members_join_leave_and_find_each_other() -> None:
     with group("a", "b") as (where, comms), ThreadPoolExecutor(1) as pool:
         assert summed(comms) == [3, 3]
+        assert not any(comm.are_peers_pending() for comm in comms)
         late = pool.submit(lambda: join(where.address, "c"))
         eventually(lambda: where.status()["waiting"] == ["c"])
+        assert all(comm.are_peers_pending() for comm in comms)
         assert together(comms, lambda c: c.update_membership()) == [True, True]
         comms.append(late.result(10))
         assert comms[2].update_membership()
@@ -83,7 +85,7 @@ def test_members_join_leave_and_find_each_other() -> None:
 
 def test_a_crash_is_survived_with_every_input_once() -> None:
     with group("a", "b", "c") as (_, comms):
-        comms[1].crash()
+        comms[1]._crash()
         rest = [comms[0], comms[2]]
 
         def step(comm: ElasticCommunicator) -> float:
@@ -120,11 +122,11 @@ def test_newcomers_wait_while_a_step_is_retried() -> None:
             seen.append(comm)
             return comm.retry(step, timeout=20)
 
-        comms[1].crash()
+        comms[1]._crash()
         calls = [(survive, comms[0]), (survive, comms[2]), (enter, None)]
         try:
             assert together(calls, lambda c: c[0](c[1])) == [3, 3, 3]
-            comms[2].crash()
+            comms[2]._crash()
             rest = [comms[0], *seen]
             got = together(rest, lambda c: c.retry(step, timeout=20))
             assert got == [2, 2]
@@ -136,7 +138,7 @@ def test_newcomers_wait_while_a_step_is_retried() -> None:
 def test_deaths_down_to_one() -> None:
     with group("a", "b", "c", "d") as (_, comms):
         while len(comms) > 1:
-            comms.pop().crash()
+            comms.pop()._crash()
             got = together(
                 comms, lambda c: c.retry(lambda c: c.all_reduce(np.ones(SIZE)))[0]
             )
@@ -168,7 +170,7 @@ def test_a_death_while_the_coordinator_is_away() -> None:
     with group("a", "b", "c") as (where, comms):
         address = where.address
         where.close()
-        comms[2].crash()
+        comms[2]._crash()
         rest = comms[:2]
 
         def back() -> None:
@@ -207,6 +209,18 @@ def test_without_a_coordinator_joining_and_renewing_end_with_an_error() -> None:
             comms[0].update_membership(timeout=5)
 
 
+def test_the_first_group_says_who_is_there_and_how_many_it_wants() -> None:
+    with Coordinator.listen("127.0.0.1:0", first=3) as where:
+
+        def enter(name: str) -> str:
+            return str(outcome(lambda: join(where.address, name, timeout=1)))
+
+        told = together(("a", "b"), enter)
+    full = "the first group wants 3 members, and 2 came in time: "
+    assert any(said in (f"{full}a, b", f"{full}b, a") for said in told), told
+    assert all("wants 3 members" in said for said in told)
+
+
 def test_a_name_is_taken_once() -> None:
     with group("a") as (where, _), pytest.raises(ProtocolError, match="named a"):
         join(where.address, "a", timeout=5)
@@ -215,7 +229,7 @@ def test_a_name_is_taken_once() -> None:
 def test_a_name_is_free_again_when_its_member_is_dead() -> None:
     with group("a", "b") as (where, comms):
         first, second = map(name, comms)
-        comms[1].crash()
+        comms[1]._crash()
         eventually(lambda: where.status()["members"] == [first])
         with ThreadPoolExecutor(1) as pool:
             again = pool.submit(join, where.address, second)

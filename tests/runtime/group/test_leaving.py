@@ -280,7 +280,7 @@ def test_a_block_that_ends_well_waits() -> None:
 def test_of_a_broken_group_it_is_no_news() -> None:
     with world("tcp", 2) as comms:
         future = comms[0].all_reduce_async(start(comms[0], 5))
-        comms[1].crash()
+        comms[1]._crash()
         assert isinstance(outcome(lambda: future.result(10)), PeerLost)
         again = comms[0].all_reduce_async(start(comms[0], 5))
         comms[0].close()

@@ -32,6 +32,23 @@ def group_of(*names: str) -> Membership:
     return state
 
 
+def test_who_asks_hears_who_is_here() -> None:
+    state = Membership(first=2)
+    state.join("a", "A")
+    facts = {"group": [], "waiting": ["a"], "wanted": 2}
+    assert state.who("a") == SendMessage("a", "present", facts)
+    state.join("b", "B")
+    assert state.who("b").facts == {"group": ["a", "b"], "waiting": [], "wanted": 0}
+    for name in ("a", "b"):
+        state.formed(name, 1)
+    state.join("c", "C")
+    assert state.who("a").facts == {
+        "group": ["a", "b"],
+        "waiting": ["c"],
+        "wanted": 0,
+    }
+
+
 def test_the_first_group_waits_for_enough_members() -> None:
     state = Membership(first=2)
     assert state.join("a", "A") == []

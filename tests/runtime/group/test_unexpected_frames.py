@@ -223,7 +223,7 @@ def test_a_member_that_dies_after_it_ran_ahead_is_lost() -> None:
     with distant(2) as comms:
         comms[0].all_reduce_async(draw(0))
         eventually(lambda: unexpected(comms[1]) > 0)
-        comms[0].crash()
+        comms[0]._crash()
         error = outcome(lambda: comms[1].all_reduce(draw(1), timeout=10))
         assert isinstance(error, PeerLost)
         assert unexpected(comms[1]) == 0

@@ -160,7 +160,7 @@ def test_a_trace_shows_calls_imports_and_what_overlaps(two, device, tmp_path):
                 programs[rank]["main"](*inputs(rank))
 
         together(range(2), work)
-        assert all(program.recorder is None for program in programs)
+        assert all(program._recorder is None for program in programs)
         for program in programs:
             program.close()
     trace = json.loads(path.read_text())
@@ -190,7 +190,7 @@ def test_the_error_of_an_exchange_is_the_error_of_the_call(two, device):
         def run(rank):
             if rank == 2:
                 time.sleep(0.2)
-                comms[2].crash()
+                comms[2]._crash()
                 return None
             values = resident if rank == 0 else inputs(rank)
             return outcome(lambda: programs[rank]["main"](*values))

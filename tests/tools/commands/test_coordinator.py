@@ -48,7 +48,7 @@ def test_members_meet_and_outlive_it(tmp_path: Path) -> None:
         child, _ = start("--port", port, "--silence", "2", *state)
         sums = together(comms, lambda c: c.all_reduce(np.ones(3)))
         assert all((s == 2).all() for s in sums)
-        comms[1].crash()
+        comms[1]._crash()
         alone = comms[0].retry(lambda c: c.all_reduce(np.ones(3)), timeout=30)
         assert (alone == 1).all()
         assert comms[0].epoch == 1001  # the second coordinator's first

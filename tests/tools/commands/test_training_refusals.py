@@ -44,6 +44,33 @@ def test_a_bad_experiment_is_one_line(folder, capsys, changes, line):
     assert line in one_line(capsys)
 
 
+TWO, ONE = {"mesh": "tp=2"}, {"mesh": "tp=1"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"islands": [TWO, TWO]}, 'are all alike: say mesh "tp=2" and workers 2'),
+        ({"islands": [TWO, ONE], "mesh": "tp=2"}, "and mesh says tp=2; say one"),
+        ({"islands": [TWO, ONE], "workers": 3}, "leave workers out"),
+        ({"islands": [{"mesh": "pp=2"}, ONE]}, "leave pp out, or take one mesh for"),
+        ({"islands": [TWO, ONE], "model_path": "m.pcp"}, "m.pcp is one; name the"),
+        ({"islands": [TWO, {"mash": "x"}]}, "islands"),
+    ],
+)
+def test_islands_that_cannot_be_are_one_line(folder, capsys, changes, line):
+    (folder / "m.pcp").write_bytes(b"")
+    write_experiment(folder, **changes)
+    assert main(["train", "x.json"]) == 1
+    assert line in one_line(capsys)
+
+
+def test_a_mesh_for_each_island_leaves_no_number_open(folder, capsys):
+    flags = ["--mesh", "tp=2", "--mesh", "tp=1", "--islands", "3"]
+    assert main(["train", "x.json", *flags]) == 2
+    assert "--mesh is given 2 times, once for each island" in one_line(capsys)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "line"),
     [

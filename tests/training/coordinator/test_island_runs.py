@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.cases.tiny_torch import BATCH, BLOCK, RULES, VOCABULARY, Tiny
 from helpers.models.token_batches import pair
 from helpers.servers.processes import Processes
 from helpers.worlds.island_rank import POINTS
@@ -31,34 +32,11 @@ from pcp.training.storage.snapshots import snapshot_of
 
 torch = pytest.importorskip("torch")
 
-VOCABULARY, WIDTH, BATCH, BLOCK = 64, 16, 4, 8
 INPUTS = token_inputs(BATCH, BLOCK)
 RATE = 0.5
 AVERAGE = "diloco{lr=1.0,momentum=0.0}"
-RULES = {
-    "embedding.weight": [[], ["tp"]],
-    "hidden.weight": [["tp"], []],
-    "hidden.bias": [["tp"]],
-    "head.weight": [[], ["tp"]],
-}
-"""head.bias is whole on both ranks."""
 SLOW = pytest.mark.slow
 RANK = "helpers.worlds.island_rank"
-
-
-class Tiny(torch.nn.Module):
-    """Embedding, tanh layer, head."""
-
-    def __init__(self, vocabulary: int = VOCABULARY, width: int = WIDTH) -> None:
-        super().__init__()
-        self.embedding = torch.nn.Embedding(vocabulary, width)
-        self.hidden = torch.nn.Linear(width, width)
-        self.head = torch.nn.Linear(width, vocabulary)
-
-    def forward(self, ids, targets):
-        logits = self.head(torch.tanh(self.hidden(self.embedding(ids))))
-        flat = logits.reshape(-1, logits.shape[-1])
-        return torch.nn.functional.cross_entropy(flat, targets.reshape(-1))
 
 
 def compiled(

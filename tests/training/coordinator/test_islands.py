@@ -16,7 +16,7 @@ from helpers.simulation.struck_islands import POINTS, first_torn
 
 from pcp.training.coordinator.effects import Effect
 from pcp.training.coordinator.island import Island
-from pcp.training.coordinator.island_formation import Rank, form
+from pcp.training.coordinator.island_formation import Rank, form, form_shapes
 from pcp.training.coordinator.islands import Islands
 from pcp.training.storage.ledger_state import Progress
 from pcp.training.wire.message import (
@@ -38,25 +38,47 @@ def test_no_death_between_two_ranks_tears_a_state(point: str) -> None:
     assert struck > 35
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3])
 @ELSEWHERE
-def test_no_death_of_a_thousand_does(point: str, ranks: int) -> None:
-    assert first_torn(range(1000), point, ranks)[0] == ""
+def test_no_death_tears_a_state_of_islands_of_unlike_shape(point: str) -> None:
+    """Of two ranks and of one, where one ring may fail while another is summed."""
+    wrong, struck = first_torn(range(15), point, 2, 1)
+    assert wrong == ""
+    assert struck > 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("sizes", [(2,), (3,), (2, 1), (4, 2, 1)], ids=str)
+@ELSEWHERE
+def test_no_death_of_a_thousand_does(point: str, sizes: tuple[int, ...]) -> None:
+    assert first_torn(range(1000), point, *sizes)[0] == ""
 
 
 @pytest.mark.parametrize(
     ("policy", "seeds"), [("together", 60), ("every step", 40), ("alone", 20)]
 )
 def test_no_schedule_stops_a_run_of_islands(policy: str, seeds: int) -> None:
-    assert first_violation(range(seeds), policy, ranks=2) == ""
+    assert first_violation(range(seeds), policy, 2) == ""
+
+
+@pytest.mark.parametrize(("policy", "seeds"), [("together", 25), ("alone", 10)])
+def test_no_schedule_stops_islands_of_unlike_shape(policy: str, seeds: int) -> None:
+    assert first_violation(range(seeds), policy, 2, 1) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("sizes", [(2, 1), (4, 2, 1)], ids=str)
+@pytest.mark.parametrize("policy", ["together", "alone"])
+def test_no_schedule_of_a_thousand_does(policy: str, sizes: tuple[int, ...]) -> None:
+    assert first_violation(range(1000), policy, *sizes) == ""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("policy", ["together", "every step", "fragments", "alone"])
 def test_no_schedule_of_thousands_does(policy: str) -> None:
-    assert first_violation(range(3000), policy, ranks=2) == ""
+    assert first_violation(range(3000), policy, 2) == ""
 
 
 def test_islands_lose_ranks_and_come_back() -> None:
@@ -112,6 +134,33 @@ def test_who_makes_an_island(waiting: str, now: float, found: list[str]) -> None
     assert [" ".join(names[id(r)] for r in one.ranks) for one in made] == found
 
 
+@pytest.mark.parametrize(
+    ("waiting", "lacking", "now", "found"),
+    [
+        ("a0 a1 a2", (1, 1), 0.0, ["0: a0 a1", "1: a2"]),
+        ("a0", (1, 1), 0.0, ["1: a0"]),  # the run is to have one of that shape
+        ("a0", (1, 0), 0.0, []),
+        ("a0", (1, 0), 9.0, ["1: a0"]),  # it has waited for another in vain
+        ("a0:x1", (1, 1), 0.0, []),  # its island may come back
+        ("a0:x1", (1, 0), 9.0, ["1: a0:x1"]),  # it goes on alone
+        ("a0:x1 a1", (1, 1), 0.0, ["0: a1 a0:x1"]),  # a newcomer takes the place
+    ],
+)
+def test_of_which_shape_an_island_is(
+    waiting: str, lacking: tuple[int, int], now: float, found: list[str]
+) -> None:
+    """Shape 0 has two ranks, shape 1 one."""
+    ranks = {}
+    for text in waiting.split():
+        name, _, was = text.partition(":")
+        known = (was[0], int(was[1])) if was else (None, None)
+        ranks[text] = rank(name, name[0], *known)
+    names = {id(each): text for text, each in ranks.items()}
+    made = form_shapes(ranks.values(), (2, 1), lacking, now, wait=3.0)
+    said = [f"{one.shape}: {' '.join(names[id(r)] for r in one.ranks)}" for one in made]
+    assert said == found
+
+
 # Wrong islands, which the schedules must notice.
 
 lost, says = Islands._dissolve, Island.says
@@ -136,7 +185,7 @@ def keeps_the_others(
     self: Islands, island: Island, reason: str, now: float
 ) -> list[Effect]:
     """The ranks that are left hear nothing, and nobody asks them again."""
-    return lost(self, island, reason, now)[: -(self.size - 1)]
+    return lost(self, island, reason, now)[: -(self.sizes[0] - 1)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pcp.errors import PeerLost, ProtocolError, Timeout
 from pcp.runtime.transport.frame import Frame, Kind, pack_header
 from pcp.training.wire import messages, operator_messages
 from pcp.training.wire.channel import Channel, connect
-from pcp.training.wire.message import Message, encode
+from pcp.training.wire.message import DataInput, Message, encode
 from pcp.training.wire.operator_messages import Order, Status, StatusQuery, Taken
 
 PREPARED = messages.Prepared(
@@ -40,7 +40,7 @@ MESSAGES = [
     ),
     messages.Expects(
         experiment={"tau": 3},
-        inputs=[messages.DataInput(name="ids", shape=[4, 8], dtype="i64")],
+        inputs=[DataInput(name="ids", shape=[4, 8], dtype="i64")],
         data="1" * 64,
         data_parts=[("x", "2" * 32)],
     ),
