@@ -1,7 +1,7 @@
 """A round goes on without a member that others wait for and that does nothing."""
 
 import pytest
-from helpers.simulation.crew import BEAT, Crew
+from helpers.simulation.pure_run import BEAT, Crew
 
 from pcp.training.coordinator.events import Tick
 from pcp.training.coordinator.guards.progress_guard import (

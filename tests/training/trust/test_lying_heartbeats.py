@@ -8,7 +8,7 @@ what they do in a phase of a round. Nobody of them may be ended or left out by i
 from collections.abc import Callable
 
 import pytest
-from helpers.simulation.crew import BEAT, Crew
+from helpers.simulation.pure_run import BEAT, Crew
 
 from pcp.training.coordinator.events import Tick
 from pcp.training.wire.messages import (
