@@ -48,7 +48,11 @@ _RECORD = 16 << 10
 _AT_ONCE = 512 << 10
 """Bytes that are encrypted at most before they go to the kernel."""
 _LET_IN, _KEPT_OUT = b"+", b"-"
-_PLAIN = b"this group speaks TLS; give the same tls= to all members"
+_SAME = (
+    "start all with the same --key-file, or with --tls-cert, --tls-key and --tls-ca of "
+    "one authority (in Python: key=, or tls=)"
+)
+_PLAIN = f"all is encrypted here: {_SAME}".encode()
 _MEANINGS = {
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not good here: {detail}",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate",
@@ -57,7 +61,7 @@ _MEANINGS = {
     "CERTIFICATE": "it refuses our certificate ({detail})",
     "DECRYPT_ERROR": "it refuses our certificate ({detail})",
     "BAD_RECORD_MAC": "bytes were changed on the way",
-    "WRONG_VERSION_NUMBER": "it does not speak TLS; give tls= to all members or none",
+    "WRONG_VERSION_NUMBER": f"it does not encrypt: {_SAME}, or all without",
     "PROTOCOL_VERSION": "it does not speak TLS 1.3",
 }
 """Part of OpenSSL's reason -> a reason in terms of members; first match."""

@@ -74,10 +74,11 @@ class StragglerDetection:
     def lacked(
         self, members: Sequence[str], limits: Mapping[str, float]
     ) -> dict[str, set[str]]:
-        """The members that most of those in calls lack, and which do so.
+        """The members that most of the others lack in calls, and which do so.
 
         Each for as long as its own of the `limits`, in seconds. Of several only those
         that are lacked by most: who waits for one that hangs comes to no other call.
+        Those in no call count too: one that says it waits is not most of them.
         """
         said = {n: r.awaits for n, r in self._reports.items() if n in members}
         in_calls = {name: awaits for name, awaits in said.items() if awaits is not None}
@@ -91,7 +92,7 @@ class StragglerDetection:
         return {
             name: those
             for name, those in by.items()
-            if len(those) == most and 2 * most > len(in_calls.keys() - {name})
+            if len(those) == most and 2 * most > len(members) - 1
         }
 
     def elsewhere(self, name: str) -> bool:

@@ -205,12 +205,18 @@ def main(name: str, port: str, pause: str, hangs: str = "") -> None:
 
     from pcp.training.worker.worker import Identity, Worker
 
+    class HangingWorker(Worker):
+        def _turn(self) -> NoReturn:
+            while True:
+                threading.Event().wait()
+
     def log(text):
         print(f"{time.time():.3f} {name}: {text}", flush=True)
 
     forms = HangingEndpoint if hangs == "forming" else Endpoint
     began = time.time()
-    worker = Worker(
+    works = HangingWorker if hangs == "starting" else Worker
+    worker = works(
         Identity(name=name, host="127.0.0.1", port=int(port)),
         forms.listen("127.0.0.1:0"),
         lambda content: HangingTrainer(float(pause), hangs),

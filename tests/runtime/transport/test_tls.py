@@ -86,7 +86,7 @@ def test_fixed_and_elastic_worlds_groups_and_snapshots() -> None:
     with Coordinator.listen("127.0.0.1:0", first=2, tls=tls) as where:
         fault = outcome(lambda: Communicator.join(where.address, timeout=5))
         assert isinstance(fault, ProtocolError)
-        assert "give the same tls=" in str(fault)
+        assert "start all with the same --key-file" in str(fault)
         comms = together(
             "ab",
             lambda n: Communicator.join(where.address, name=n, timeout=20, tls=tls),
@@ -98,7 +98,7 @@ def test_fixed_and_elastic_worlds_groups_and_snapshots() -> None:
         end.serve_snapshot(lambda: (7, {"w": np.arange(300_000)}))
         revision, arrays = fetch_snapshot(end.address, 10, tls=tls)
         assert (revision, int(arrays["w"][-1])) == (7, 299_999)
-        with pytest.raises(ProtocolError, match="give the same tls="):
+        with pytest.raises(ProtocolError, match="start all with the same --key-file"):
             fetch_snapshot(end.address, 5)
 
 
@@ -125,8 +125,8 @@ MISFITS: dict[str, tuple[Callable[[], Tls | None], Callable[[], Tls | None], str
         member_tls,
         "expired",
     ),
-    "none": (member_tls, lambda: None, "give the same tls="),
-    "one too many": (lambda: None, member_tls, "does not speak TLS"),
+    "none": (member_tls, lambda: None, "start all with the same --key-file"),
+    "one too many": (lambda: None, member_tls, "does not encrypt"),
 }
 
 

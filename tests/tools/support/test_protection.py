@@ -123,7 +123,7 @@ def test_a_run_is_for_those_who_have_the_key_and_a_certificate(
             assert main([*worker, *protection_arguments(theirs)]) == 1
             assert why in capsys.readouterr().err
         assert main(["status", "--port", str(port)]) == 1
-        assert "this group speaks TLS" in capsys.readouterr().err
+        assert "start all with the same --key-file" in capsys.readouterr().err
 
         def members():
             return ask("127.0.0.1", port, 10, protection(good))["workers"]
@@ -140,7 +140,7 @@ def test_a_run_is_for_those_who_have_the_key_and_a_certificate(
         assert main(["control", "pause", "--run", "run", *words]) == 0
         join("b")
         for member in members():
-            with pytest.raises(ProtocolError, match="speaks TLS"):
+            with pytest.raises(ProtocolError, match="all is encrypted here"):
                 fetch_snapshot(member["address"], 10)
         assert main(["control", "resume", "--run", "run", *words]) == 0
         assert shepherd.wait(90) == 0, shepherd.text
@@ -157,8 +157,8 @@ def test_who_brings_a_key_to_a_run_that_has_none_is_told(
     write_experiment(tmp_path)
     key = key_file(tmp_path, "key", "the key of this run\n")
     cases = {
-        "does not speak TLS": flags(key_file=key),
-        "does not speak TLS;": flags(**of(member_tls())),
+        "does not encrypt": flags(key_file=key),
+        "does not encrypt:": flags(**of(member_tls())),
     }
     with Processes() as children:
         shepherd = children.start(

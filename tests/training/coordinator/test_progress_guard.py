@@ -1,5 +1,7 @@
 """Members that live and do not get on: they go, and it is said where they are."""
 
+from typing import Any
+
 import pytest
 from helpers.worlds.training_runs import experiment, start_shepherd
 
@@ -219,3 +221,26 @@ def test_a_worker_whose_thread_hangs_is_let_go_and_ends(
     assert f"is in {call!r}" in line
     assert crew[1].wait(20) == HUNG
     assert "bigram_numpy.py" in crew[1].text, "where its threads are"
+
+
+def test_a_worker_that_hangs_before_it_has_connected_is_let_go_and_ends(
+    tmp_path, processes, monkeypatch
+) -> None:
+    """Its link's thread says hello, and nobody takes what it is told."""
+    monkeypatch.setattr(progress_guard, "LEAST_SECONDS", 1.0)
+    shepherd, watcher, thread = start_shepherd(
+        experiment(tmp_path, outer_loop_steps=3), workers=2
+    )
+
+    def start(name: str, *how: str) -> Any:
+        each = "helpers.models.bigram_numpy", name, shepherd.port, 0.01, *how
+        return processes.start(*each)
+
+    hung, _ = start("a", "starting"), start("b")
+    assert hung.wait(30) == HUNG
+    assert "bigram_numpy.py" in hung.text, "where its threads are"
+    start("c")  # as its supervisor does
+    assert thread.finish(60).rounds == 3
+    assert [record.workers for record in watcher.rounds] == [2, 2, 2]
+    (line,) = [line for line in watcher.lines if "no inner step for" in line]
+    assert "it is in 'waiting'" in line

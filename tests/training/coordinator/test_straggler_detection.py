@@ -83,12 +83,14 @@ def lacked(*reports: InnerExchangeReport | None) -> dict[str, set[str]]:
     return waits.lacked([*names], dict.fromkeys(names, 10.0))
 
 
-def test_whom_most_of_those_in_calls_lack_for_long_enough_is_known() -> None:
+def test_whom_most_of_the_others_lack_for_long_enough_is_known() -> None:
     here = at(0, 12.0)
     assert lacked(said(2), said(2), here) == {"c": {"a", "b"}}
     assert lacked(said(1), here) == {"b": {"a"}}
     assert lacked(said(2, seconds=9.9), said(2, seconds=9.9), here) == {}
-    assert lacked(said(1, 2), here, here) == {"b": {"a"}, "c": {"a"}}
+    assert lacked(said(1, 2), here, here) == {}, "one of two is not most"
+    two = said(2, 3)
+    assert lacked(two, two, here, here) == {"c": {"a", "b"}, "d": {"a", "b"}}
     assert lacked(here, here, None) == {}
 
 

@@ -240,6 +240,7 @@ def test_who_falls_out_with_one_after_the_other_goes_itself() -> None:
     assert conduct.to_go(group, {"a": {"c"}})[0] == "a"
     assert conduct.to_go(group, {"b": {"c"}})[0] == "c"
     assert conduct.to_go(group, {"d": {"c"}})[0] == "c"
+    assert conduct.to_go(group, {"d": {"d"}})[0] == "d", "by its own words"
     # Whom most accuse goes, and of two that accuse each other not always the same one.
     assert conduct.to_go(group, {"b": {"a", "d"}, "a": {"b"}})[0] == "b"
     pair = Conduct()

@@ -5,8 +5,9 @@ faults within `FORGIVEN` rounds it is quarantined: the ledger has its name, and 
 shepherd of the run admits it again.
 
 When a member reports that it cannot reach another one, either may be at fault. If most
-members report the same peer, that peer is removed. Else the member with more such
-failures so far is removed; and of equals, the one that was not removed the last time.
+of the others report the same peer, that peer is removed. Else the member with more such
+failures so far is removed, so one that cannot reach several goes before them; and of
+equals, the one that was not removed the last time.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -42,13 +43,17 @@ class Conduct:
         """
         worst = max(accused, key=lambda name: len(accused[name]))
         by = accused[worst] - {worst}
-        if len(by) > 1 and 2 * len(by) >= len(members) - 1:
+        if len(by) > 1 and 2 * len(by) > len(members) - 1:
             return worst, "its peers cannot reach it"
         accuser = min(by, default=worst)
-        for one, other in ((worst, accuser), (accuser, worst)):
-            self._quarrels.setdefault(one, set()).add(other)
+        for one, those in accused.items():
+            for other in those - {one}:
+                self._quarrels.setdefault(one, set()).add(other)
+                self._quarrels.setdefault(other, set()).add(one)
         known = [name for name in (worst, accuser) if name in members]
-        name = max(known, key=lambda n: (len(self._quarrels[n]), n != self._gone))
+        name = max(
+            known, key=lambda n: (len(self._quarrels.get(n, ())), n != self._gone)
+        )
         self._gone = name
         if name == worst:
             return name, "its peers cannot reach it"

@@ -140,12 +140,12 @@ class ProgressPolicy(RoundPolicy):
     def _hung(self, attempt: Attempt) -> list[tuple[Member, str]]:
         """Members that do and say nothing while others fail.
 
-        At once those that most who failed lack; if nobody says whom it lacks, those
+        At once those that most of the others lack; if nobody says whom it lacks, those
         that were silent again and again. Not those that wait for the others still: who
         fails at once unseats nobody.
         """
         roster, silent = self._run.roster, attempt.silent()
-        lacked = _of_most(attempt.suspects, attempt.reported)
+        lacked = _of_most(attempt.suspects, len(attempt.members) - 1)
         found = [roster[name] for name in silent if name in lacked]
         found = [m for m in found if m.pace.within(m.pace.come_seconds)]
         if found:
@@ -169,10 +169,6 @@ class ProgressPolicy(RoundPolicy):
         self._retry(attempt.again(self._run.progress.epoch + 1))
 
 
-def _of_most(accused: Mapping[str, Set[str]], by: Set[str]) -> set[str]:
-    """Those whom more than half of them accuse, themselves left out of account."""
-    return {
-        name
-        for name, those in accused.items()
-        if 2 * len(those - {name}) > len(by - {name})
-    }
+def _of_most(accused: Mapping[str, Set[str]], others: int) -> set[str]:
+    """Those whom more than half of the others accuse."""
+    return {name for name, those in accused.items() if 2 * len(those - {name}) > others}
