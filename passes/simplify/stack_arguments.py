@@ -35,7 +35,8 @@ class StackArguments(Pass):
         func.func @f(%a: tensor<4xf32>, %b: tensor<4xf32>) -> tensor<2x4xf32> {
           %0 = stablehlo.reshape %a : (tensor<4xf32>) -> tensor<1x4xf32>
           %1 = stablehlo.reshape %b : (tensor<4xf32>) -> tensor<1x4xf32>
-          %2 = stablehlo.concatenate %0, %1, dim = 0 : ...
+          %2 = stablehlo.concatenate %0, %1, dim = 0
+              : (tensor<1x4xf32>, tensor<1x4xf32>) -> tensor<2x4xf32>
           %3 = stablehlo.negate %2 : tensor<2x4xf32>
           return %3 : tensor<2x4xf32>
         }
@@ -51,7 +52,8 @@ class StackArguments(Pass):
             attributes {pcp.parts} {
           %0 = stablehlo.reshape %a : (tensor<4xf32>) -> tensor<1x4xf32>
           %1 = stablehlo.reshape %b : (tensor<4xf32>) -> tensor<1x4xf32>
-          %2 = stablehlo.concatenate %0, %1, dim = 0 : ...
+          %2 = stablehlo.concatenate %0, %1, dim = 0
+              : (tensor<1x4xf32>, tensor<1x4xf32>) -> tensor<2x4xf32>
           %3 = call @f_part0(%2) : (tensor<2x4xf32>) -> tensor<2x4xf32>
           return %3 : tensor<2x4xf32>
         }

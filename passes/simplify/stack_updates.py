@@ -24,7 +24,7 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True)
 class StackUpdates(Pass):
-    """ParameterUpdate stacks where `func` stacks parameters, and updates are equal.
+    """Stack equal updates of the parameters that `func` stacks.
 
     Runs behind `pcp-verify-inplace`. An update is what is computed together of one
     parameter, its gradient and its state. Those of a stack become one, on the stacked
@@ -35,18 +35,24 @@ class StackUpdates(Pass):
     Before, where @grad stacks the parameters a and b:
 
         func.func @apply(%a: tensor<4xf32>, %ga: tensor<4xf32>,
-                         %b: tensor<4xf32>, %gb: tensor<4xf32>) -> (...) {
+                         %b: tensor<4xf32>, %gb: tensor<4xf32>)
+            -> (tensor<4xf32>, tensor<4xf32>) {
           %0 = stablehlo.subtract %a, %ga : tensor<4xf32>
           %1 = stablehlo.subtract %b, %gb : tensor<4xf32>
           return %0, %1 : tensor<4xf32>, tensor<4xf32>
         }
 
-    After, in short:
+    After, where %p and %g stand for the stacks of a with b and of ga with gb:
 
-          %p = stablehlo.concatenate %a, %b, dim = 0       (each as tensor<1x4xf32>)
-          %g = stablehlo.concatenate %ga, %gb, dim = 0
+        func.func @apply(%p: tensor<2x4xf32>, %g: tensor<2x4xf32>)
+            -> (tensor<4xf32>, tensor<4xf32>) {
           %0 = stablehlo.subtract %p, %g : tensor<2x4xf32>
-          return %0[0], %0[1]                               (slices, reshaped)
+          %1 = stablehlo.slice %0 [0:1, 0:4] : (tensor<2x4xf32>) -> tensor<1x4xf32>
+          %2 = stablehlo.reshape %1 : (tensor<1x4xf32>) -> tensor<4xf32>
+          %3 = stablehlo.slice %0 [1:2, 0:4] : (tensor<2x4xf32>) -> tensor<1x4xf32>
+          %4 = stablehlo.reshape %3 : (tensor<1x4xf32>) -> tensor<4xf32>
+          return %2, %4 : tensor<4xf32>, tensor<4xf32>
+        }
     """
 
     name = "pcp-stack-updates"

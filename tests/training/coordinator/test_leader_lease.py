@@ -255,6 +255,7 @@ def test_one_leads_and_no_line_that_counts_is_lost() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_same_in_many_schedules() -> None:
     """About 0.3 s each."""
     assert first_violation(range(1000, 3000)) == ""
