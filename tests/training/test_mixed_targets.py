@@ -70,7 +70,7 @@ def test_replicas_agree_to_the_bit_on_two_kinds_of_processor(
     with Processes() as started:
         for number, target in enumerate(TARGETS):
             line = f"worker --connect 127.0.0.1:{shepherd.port} --target {target}"
-            more = f"--device local-sync --name w{number}"
+            more = f"--device local-sync --name w{number} --readable {tmp_path}"
             started.start("pcp.tools.cli", *line.split(), *more.split())
         outcome = thread.finish(120)
     assert set(asked) == set(TARGETS)
