@@ -19,6 +19,8 @@ GIVEN_UP_SECONDS = (4.0, 4.0, 600.0)
 """Who waits for so long for a member of its group gives up; one is drawn."""
 FOUND_SECONDS = 30.0
 """Nobody waits for longer for one that hangs where it is with others."""
+ALONE_SECONDS = 75.0
+"""Nor for so many that those who wait are not most of the others."""
 
 
 class Group:
@@ -72,10 +74,16 @@ class Group:
         waits = self._schedule.now - node.at[1]
         late = [rank for rank, a in enumerate(self._members) if a not in there]
         lacks = sorted({self._islands[rank] for rank in late})
-        for hung in (self._schedule.nodes[self._members[rank]] for rank in late):
-            if hung.hangs_with_others and waits > FOUND_SECONDS:
-                raise Violation(f"{node.name} waits for {hung.name}, which hangs")
+        if waits > FOUND_SECONDS:
+            self._check_waits(node, waits)
         return AwaitedRanks(ranks=lacks, seconds=waits)
+
+    def _check_waits(self, node: "Node", waits: float) -> None:
+        members = [self._schedule.nodes[address] for address in self._members]
+        hung = [member for member in members if member.hangs_with_others]
+        most = 2 * (self.size - len(hung)) > self.size - 1
+        if hung and waits > (FOUND_SECONDS if most else ALONE_SECONDS):
+            raise Violation(f"{node.name} waits for {hung[0].name}, which hangs")
 
     def arrives(self, node: "Node", order: RoundStart) -> None:
         """A member is there; when all are, they have one state."""
