@@ -67,12 +67,12 @@ class Row:
 
     def numpy(self) -> NDArray:
         """A copy of its contents."""
-        return self.stack.memory()[self.number].copy()
+        return np.array(self.stack.memory()[self.number])  # of a scalar, too
 
     def copy(self) -> Any:
         """A buffer view with its contents, in memory of its own."""
         stack = self.stack
-        return stack.device.upload(stack.memory()[self.number], stack.dtype)
+        return stack.device.upload(self.numpy(), stack.dtype)
 
 
 class Host:

@@ -197,6 +197,8 @@ OTHERS: dict[str, Any] = {
     "freeze": "*",
     "ema": 0.5,
     "checkpoints": True,
+    "unlike": True,
+    "tuning": Path("tuning.json"),
 }
 
 
@@ -207,7 +209,8 @@ def test_every_option_has_another_value_here() -> None:
 
 def test_every_option_is_in_the_key(own: Path) -> None:
     Path("same.mlir").write_text(FORWARD)
-    Path("cluster.json").write_text("{}")
+    for file in ("cluster.json", "tuning.json"):
+        Path(file).write_text("{}")
     usual = CompileOptions(source="model.mlir")
     keys = {bundle_key(usual, {})}
     for name, value in OTHERS.items():

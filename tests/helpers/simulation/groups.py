@@ -99,8 +99,9 @@ class VirtualEndpoint:
         found = self._comms[0].awaited() if self._comms else None
         return {} if found is None else {"": found}
 
-    def cancel(self, reason: str, *, below: int) -> None:
+    def cancel(self, reason: str, *, below: int, scope: str = "") -> None:
         """A `form` of an earlier epoch is given up, under way or still to come."""
+        assert not scope, "whole replicas have one group"
         self._floor = max(self._floor, below)
         if self.forming is not None and self.forming.epoch < below:
             self.forming.fails(CollectiveAborted(reason))

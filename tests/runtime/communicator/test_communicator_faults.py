@@ -183,7 +183,7 @@ def test_a_crash_is_peer_lost_for_all_even_without_direct_traffic(carrier, size)
 
         def run(c):
             if c.rank == 2:
-                threading.Timer(0.1, c.crash).start()
+                threading.Timer(0.1, c._crash).start()
                 return None
             return outcome(lambda: c.all_reduce(arrays[c.rank], timeout=20))
 
@@ -240,7 +240,7 @@ def test_crashes_at_random_moments_leave_survivors_agreeing(carrier, trials):
 
             def run(c, arrays=arrays, delay=delay):
                 if c.rank == 2:
-                    threading.Timer(delay, c.crash).start()
+                    threading.Timer(delay, c._crash).start()
                 return outcome(lambda: c.all_reduce(arrays[c.rank], timeout=10))
 
             results = together(members, run)[:2]

@@ -89,3 +89,20 @@ def test_tensors_of_different_types_are_no_stack(good, device):
     with Program.load(wrong, device) as program:
         with pytest.raises(RuntimeFault, match="stacks tensors of different types"):
             program["both"](A, np.ones(1, np.float32))
+
+
+def test_a_row_of_scalars_is_an_array(device):
+    """A stack of scalars: its rows have no dimensions, and are arrays still."""
+    double = """func.func @twice(%s: tensor<2xf32>) -> tensor<2xf32> {
+      %0 = stablehlo.add %s, %s : tensor<2xf32>
+      return %0 : tensor<2xf32>
+    }"""
+    specs = tuple(spec(name, []) for name in "ab")
+    part = Part(name="twice", inputs=((0, 1),), results=1, rows=(2,))
+    both = Function(inputs=specs, results=specs, parts=(part,), returns=(2, 3))
+    with Program.load(bundle(double, {"both": both}), device) as program:
+        a, b = program["both"](np.float32(3), np.float32(4), device_arrays=True)
+        assert np.asarray(a).shape == b.numpy().shape == ()
+        assert (float(np.asarray(a)), float(b.numpy())) == (6, 8)
+        b, a = program["both"](b, a)
+        assert (float(a), float(b)) == (12, 16)
