@@ -159,12 +159,17 @@ def _train(argv: Sequence[str]) -> None:
         log(f"leaving: {worker.run()}")
 
 
+LOG_SECONDS = 5.0
+
+
 def end_hung(log: Callable[[str], None], reason: str) -> None:
     """End this process, whose own thread hangs, once it is written where it does.
 
-    A supervisor starts it again.
+    A supervisor starts it again. The thread that hangs may have what the log needs:
+    then the process ends all the same, after five seconds.
     """
-    log(f"ending: the shepherd says: {reason}; the threads are at:")
+    faulthandler.dump_traceback_later(LOG_SECONDS, exit=True)
+    log(f"ending: {reason}; the threads are at:")
     faulthandler.dump_traceback(all_threads=True)
     os._exit(HUNG)
 

@@ -40,6 +40,7 @@ LONGEST_PAUSE = 2.0
 DIAL_SECONDS = 5.0
 STANDBY_SECONDS = 1.5
 """The limit of a dial among several shepherds: another one may lead by now."""
+WATCH_SECONDS = 0.5
 LAST_WORDS_SECONDS = 2.0
 """Messages that a shepherd sent before its connection broke arrive within so long."""
 WELCOME_SECONDS = 600.0  # the shepherd may have to compile for our target first
@@ -56,6 +57,8 @@ class Timing:
     heartbeat: float = 0.5
     silence: float = 10.0
     patience: float = 300.0
+    still: float = 30.0
+    """For so long a heartbeat may be under way: sending one is given up before."""
 
 
 class ShepherdLink:
@@ -67,7 +70,8 @@ class ShepherdLink:
     `welcomed(welcome, bundle)` and `received(message)` are called in the reading thread
     and must not block for long. `beat()` makes a heartbeat. `failed(error)` is called
     once: when no shepherd has answered for `Timing.patience`, or when the shepherd
-    refused the worker.
+    refused the worker. `stalled(reason)` is called in a thread of its own when no
+    heartbeat can be made: a thread that hangs has what the others need.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class ShepherdLink:
         log: Callable[[str], None],
         timing: Timing,
         beat: Callable[[], Heartbeat] = Heartbeat,
+        stalled: Callable[[str], None] = lambda reason: None,
         protection: Protection = OPEN,
     ) -> None:
         self._shepherds, self._at = shepherds, 0
@@ -90,7 +95,8 @@ class ShepherdLink:
         self._expected = expected
         self._received, self._failed, self._log = received, failed, log
         self._timing, self._heartbeat = timing, timing.heartbeat
-        self._make_beat = beat
+        self._make_beat, self._stalled = beat, stalled
+        self._beats = 0
         self._channel: Channel | None = None
         self._broken_at: float | None = None
         """When a message could not be sent over this channel; None: all were."""
@@ -98,7 +104,7 @@ class ShepherdLink:
         self._renewed = threading.Event()
         self._threads = [
             threading.Thread(target=work, daemon=True, name=f"link-{work.__name__}")
-            for work in (self._run, self._beat)
+            for work in (self._run, self._beat, self._watch)
         ]
 
     def start(self) -> None:
@@ -250,3 +256,17 @@ class ShepherdLink:
     def _beat(self) -> None:
         while not self._closing.wait(self._heartbeat):
             self.send(self._make_beat())
+            self._beats += 1
+
+    def _watch(self) -> None:
+        """Count seconds in which this process ran, and no heartbeat was made.
+
+        By turns of its own, not by the clock: a process that was stopped is no worse.
+        """
+        seen, seconds = 0, 0.0
+        while not self._closing.wait(WATCH_SECONDS):
+            seconds = seconds + WATCH_SECONDS if self._beats == seen else 0.0
+            seen = self._beats
+            if seconds > self._heartbeat + self._timing.still:
+                self._stalled(f"no heartbeat can be made for {seconds:.0f} s")
+                return

@@ -156,6 +156,7 @@ class Worker:
             log=log,
             timing=timing or Timing(),
             beat=lambda: self._runner.beat(),
+            stalled=stalled,
             protection=protection,
         )
         self._runner = RoundRunner(
@@ -239,7 +240,7 @@ class Worker:
                 mail.order = mail.learn = None
                 self._runner.group.abandon_inside()
             elif isinstance(message, Stalled):
-                self._stalled(message.reason)
+                self._stalled(f"the shepherd says: {message.reason}")
             elif isinstance(message, Shutdown):
                 mail.shutdown = message.reason
             else:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -175,12 +175,18 @@ class BigramTrainer:
 class HangingTrainer(BigramTrainer):
     """Its thread stands still in the tenth step, or outer step; the process lives."""
 
-    def __init__(self, pause: Pause, hangs: str) -> None:
+    def __init__(
+        self, pause: Pause, hangs: str, take: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(pause)
+        self._take = take
         self._hangs, self._made = hangs, Counter[str]()
 
     def step(self, batches):
         self._count("step")
+        if self._hangs == "sending" and self._made["step"] == 10:
+            self._take()
+            threading.Event().wait()
         return super().step(batches)
 
     def outer(self, tokens, communicator):
@@ -193,6 +199,11 @@ class HangingTrainer(BigramTrainer):
             threading.Event().wait()
 
 
+def taken(worker: Any) -> None:
+    """Take what heartbeats are sent with, as a thread does that hangs in between."""
+    worker._link._channel._connection._sending.acquire()
+
+
 def main(name: str, port: str, pause: str, hangs: str = "") -> None:
     """A worker process."""
     from pcp.runtime import Endpoint
@@ -203,6 +214,7 @@ def main(name: str, port: str, pause: str, hangs: str = "") -> None:
             while True:
                 threading.Event().wait()
 
+    from pcp.training.wire.client import Timing
     from pcp.training.worker.worker import Identity, Worker
 
     class HangingWorker(Worker):
@@ -219,8 +231,9 @@ def main(name: str, port: str, pause: str, hangs: str = "") -> None:
     worker = works(
         Identity(name=name, host="127.0.0.1", port=int(port)),
         forms.listen("127.0.0.1:0"),
-        lambda content: HangingTrainer(float(pause), hangs),
+        lambda content: HangingTrainer(float(pause), hangs, lambda: taken(worker)),
         log,
+        Timing(still=2.0),
         stalled=partial(end_hung, log),
     )
     log(f"started {began:.3f}")

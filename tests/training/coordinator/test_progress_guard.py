@@ -223,6 +223,22 @@ def test_a_worker_whose_thread_hangs_is_let_go_and_ends(
     assert "bigram_numpy.py" in crew[1].text, "where its threads are"
 
 
+def test_a_worker_that_hangs_with_what_heartbeats_need_ends(
+    tmp_path, processes
+) -> None:
+    """It is silent, so it is left at once; the process notices by itself, and ends."""
+    exp = experiment(tmp_path, outer_loop_steps=12, heartbeat_limit_seconds=1.0)
+    shepherd, watcher, thread = start_shepherd(exp, workers=2)
+    each = "helpers.models.bigram_numpy"
+    processes.start(each, "a", shepherd.port, 0.03)
+    hung = processes.start(each, "b", shepherd.port, 0.03, "sending")
+    assert thread.finish(60).rounds == 12
+    assert any("left: silent for" in line for line in watcher.lines)
+    assert hung.wait(20) == HUNG
+    assert "no heartbeat can be made" in hung.text
+    assert "bigram_numpy.py" in hung.text, "where its threads are"
+
+
 def test_a_worker_that_hangs_before_it_has_connected_is_let_go_and_ends(
     tmp_path, processes, monkeypatch
 ) -> None:

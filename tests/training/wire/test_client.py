@@ -12,6 +12,7 @@ from pcp.training.wire.client import ShepherdLink, Timing
 from pcp.training.wire.message import VERSION
 from pcp.training.wire.messages import (
     Commit,
+    Heartbeat,
     Hello,
     Shutdown,
     Welcome,
@@ -70,6 +71,36 @@ def test_nobody_there_is_said_once_and_tried_again():
     assert line.startswith(f"no shepherd at 127.0.0.1:{port}: ")
     assert line.endswith("; trying again, for 0.5 s")
     assert isinstance(errors[0], PeerLost)
+
+
+def test_a_process_that_can_make_no_heartbeat_is_told_of():
+    """What hangs has what a heartbeat needs: nobody else in the process can say so."""
+    told, never = [], threading.Event()
+
+    def beat() -> Heartbeat:
+        never.wait()
+        return Heartbeat()
+
+    link = ShepherdLink(
+        [("127.0.0.1", free_port())],
+        introduce=introduce,
+        expected=lambda _: None,
+        welcomed=lambda *_: None,
+        received=lambda _: None,
+        failed=lambda _: None,
+        log=lambda _: None,
+        timing=Timing(heartbeat=0.01, still=0.6),
+        beat=beat,
+        stalled=told.append,
+    )
+    link.start()
+    try:
+        eventually(lambda: told, 10)
+    finally:
+        never.set()
+        link.close()
+    (reason,) = told
+    assert reason.startswith("no heartbeat can be made for ")
 
 
 def test_what_was_said_last_is_heard_though_the_line_is_broken(monkeypatch):
