@@ -109,6 +109,16 @@ def rank(
     return Rank(Wire, hello, since=0.0, seen=0.0)  # pyright: ignore[reportArgumentType]
 
 
+def waiting_ranks(text: str) -> dict[str, Rank]:
+    """Ranks by text: host and number; behind the colon the island and coordinate."""
+    ranks = {}
+    for each in text.split():
+        name, _, was = each.partition(":")
+        known = (was[0], int(was[1])) if was else (None, None)
+        ranks[each] = rank(name, name[0], *known)
+    return ranks
+
+
 @pytest.mark.parametrize(
     ("waiting", "now", "found"),
     [
@@ -124,11 +134,7 @@ def rank(
 )
 def test_who_makes_an_island(waiting: str, now: float, found: list[str]) -> None:
     """By host and number; behind the colon the island and the coordinate of before."""
-    ranks = {}
-    for text in waiting.split():
-        name, _, was = text.partition(":")
-        known = (was[0], int(was[1])) if was else (None, None)
-        ranks[text] = rank(name, name[0], *known)
+    ranks = waiting_ranks(waiting)
     names = {id(each): text for text, each in ranks.items()}
     made = form(ranks.values(), 2, now, wait=3.0)
     assert [" ".join(names[id(r)] for r in one.ranks) for one in made] == found
@@ -150,11 +156,7 @@ def test_of_which_shape_an_island_is(
     waiting: str, lacking: tuple[int, int], now: float, found: list[str]
 ) -> None:
     """Shape 0 has two ranks, shape 1 one."""
-    ranks = {}
-    for text in waiting.split():
-        name, _, was = text.partition(":")
-        known = (was[0], int(was[1])) if was else (None, None)
-        ranks[text] = rank(name, name[0], *known)
+    ranks = waiting_ranks(waiting)
     names = {id(each): text for text, each in ranks.items()}
     made = form_shapes(ranks.values(), (2, 1), lacking, now, wait=3.0)
     said = [f"{one.shape}: {' '.join(names[id(r)] for r in one.ranks)}" for one in made]
