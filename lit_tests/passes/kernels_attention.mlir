@@ -8,8 +8,8 @@
 // CHECK-LABEL: @causal
 // CHECK-NOT: x64x64x
 // CHECK: %[[Y:.*]]:3 = "flow.dispatch"(%arg0, %arg0, %arg0) {entry_points = [@pcp_kernels_attention::@pcp_attention_2_64_64_16_0_{{[0-9]+}}_{{[0-9]+}}_0_6144_16_96_32_6144_16_96_64_6144_16_96_6]
-// CHECK-SAME: -> (tensor<6x64x16xf32>, tensor<6x64xf32>, tensor<6x64xf32>)
-// CHECK-DAG: stablehlo.reshape %[[Y]]#0 : (tensor<6x64x16xf32>) -> tensor<3x2x64x16xf32>
+// CHECK-SAME: -> (tensor<3x64x2x16xf32>, tensor<6x64xf32>, tensor<6x64xf32>)
+// CHECK-DAG: stablehlo.transpose %[[Y]]#0, dims = [0, 2, 1, 3] : (tensor<3x64x2x16xf32>) -> tensor<3x2x64x16xf32>
 // CHECK-DAG: stablehlo.reshape %[[Y]]#1 : (tensor<6x64xf32>) -> tensor<3x2x64xf32>
 func.func @causal(%x: tensor<3x64x96xf32>) -> (tensor<3x2x64x16xf32>, tensor<3x2x64xf32>) {
   %q0 = stablehlo.slice %x [0:3, 0:64, 0:32] : (tensor<3x64x96xf32>) -> tensor<3x64x32xf32>

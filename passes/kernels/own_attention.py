@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.passes.core.rewriting import replace
+from pcp.passes.core.rewriting import before, replace
 from pcp.passes.kernels.attention import Attention, Matrix, find
 from pcp.passes.kernels.own_dispatch import Executables, KernelCall
+from pcp.passes.kernels.views import merged, view_of
 
 SOURCE, ROOT = "attention", "stablehlo.exponential"
 ROWS, COLUMNS, WIDTH, MOST_WIDTH = 8, 32, 16, 64
@@ -50,6 +51,7 @@ def attend(exponential: ir.Operation, executables: Executables) -> bool:
             outcomes += _turned(found, {"dq": dq, "dk": dk, "dv": dv})
     for op, value in outcomes:
         replace(op, [value])
+        _straighten(value)
     return True
 
 
@@ -139,8 +141,22 @@ def _turned(
     """What the program has of it, as the program has it, by its op."""
     for name, value in made.items():
         if (result := found.results.get(name)) is not None:
-            given = hlo.transpose(value, [0, 2, 1]) if result.turned else value
-            yield result.op, _shaped(given, result.op)
+            order = [0, 2, 3, 1] if result.turned else [0, 2, 1, 3]
+            yield result.op, _shaped(hlo.transpose(value, order), result.op)
+
+
+def _straighten(value: ir.Value) -> None:
+    """Let those that turn a result back to how a kernel writes it have that."""
+    for use in list(value.uses):
+        op = use.owner.operation
+        if op.name == "stablehlo.reshape":
+            _straighten(op.result)
+        elif op.name == "stablehlo.transpose":
+            view = view_of(op.result)
+            steps = merged(step for steps in view.dims for step in steps)
+            if view.offset == 0 and steps == ((hlo.size(view.base), 1),):
+                with before(op):
+                    replace(op, [_shaped(view.base, op)])
 
 
 @dataclass(frozen=True)
@@ -171,7 +187,9 @@ class _Calls:
         return self._call("pcp_attention_slopes", "qkvg", inputs, shapes)
 
     def _like(self, rows: int) -> list[int]:
-        return [self.found.batch, rows, self.found.width]
+        """All heads of a position lie together."""
+        sequences = self.found.batch // self.heads
+        return [sequences, rows, self.heads, self.found.width]
 
     def _call(
         self,

@@ -15,9 +15,8 @@
 #define DEEP 32        /* rows whose sums go into a column at once */
 #define MOST_WIDTH 64
 
-/* Where the rows of a tensor lie: of sequence b and head h from b * sequence + h * head. */
-typedef struct { size_t sequence, head, row; } Place;
-typedef struct { size_t rows, columns, width, ahead; float scale, by; } Shape;
+/* Rows of results are `apart`: all heads of a position lie together. */
+typedef struct { size_t rows, columns, width, ahead, apart; float scale, by; } Shape;
 
 INLINE V splat(float x) { return (V){} + x; }
 
@@ -149,18 +148,24 @@ INLINE void tile_forward(const int all, const Shape *of, const float *q, size_t 
     if (after > before && column) {
       float less = exponential(splat(before - after))[0];
       l[r] *= less;
-      for (size_t n = 0; n < of->width; n += LANES) *(V *)(y + r * of->width + n) *= less;
+      for (size_t n = 0; n < of->width; n += LANES) *(V *)(y + r * of->apart + n) *= less;
     }
     m[r] = after, l[r] += total(sum);
   }
-  product(y, of->width, s, BLOCK, 1, v, v_row, 0, count, of->width);
+  product(y, of->apart, s, BLOCK, 1, v, v_row, 0, count, of->width);
+}
+
+INLINE void clear(const Shape *of, float *rows, size_t count) {
+  for (size_t r = 0; r < count; r++) {
+    for (size_t n = 0; n < of->width; n += LANES) *(V *)(rows + r * of->apart + n) = (V){};
+  }
 }
 
 static void forward(const Shape *of, const float *q, size_t q_row, const float *k,
                     size_t k_row, const float *v, size_t v_row, float *y, float *l,
                     float *m) {
   float panels[BLOCK * MOST_WIDTH] __attribute__((aligned(64)));
-  for (size_t i = 0; i < of->rows * of->width; i++) y[i] = 0;
+  clear(of, y, of->rows);
   for (size_t i = 0; i < of->rows; i++) l[i] = 0, m[i] = -__builtin_inff();
   for (size_t top = 0; top < of->rows; top += MANY) {
     size_t end = of->rows - top < MANY ? of->rows : top + MANY;
@@ -171,7 +176,7 @@ static void forward(const Shape *of, const float *q, size_t q_row, const float *
         size_t many = seen(of, r, c, count);
 #define TILE_FORWARD(all) \
   tile_forward(all, of, q + r * q_row, q_row, panels, v + c * v_row, v_row, \
-               y + r * of->width, l + r, m + r, r, c, many)
+               y + r * of->apart, l + r, m + r, r, c, many)
         if (many && r + of->ahead >= c + BLOCK) TILE_FORWARD(1);
         else if (many) TILE_FORWARD(0);
 #undef TILE_FORWARD
@@ -207,9 +212,10 @@ static void backward(const Shape *of, const float *q, size_t q_row, const float 
   float vs[BLOCK * MOST_WIDTH] __attribute__((aligned(64)));
   float e[DEEP * BLOCK] __attribute__((aligned(64)));
   float ds[DEEP * BLOCK] __attribute__((aligned(64)));
-  size_t width = of->width;
-  for (size_t i = 0; i < of->rows * width; i++) dq[i] = 0;
-  for (size_t i = 0; i < of->columns * width; i++) dk[i] = dv[i] = 0;
+  size_t width = of->width, apart = of->apart;
+  clear(of, dq, of->rows);
+  clear(of, dk, of->columns);
+  clear(of, dv, of->columns);
   for (size_t c = 0; c < of->columns; c += BLOCK) {
     size_t count = of->columns - c < BLOCK ? of->columns - c : BLOCK;
     packed(ks, k + c * k_row, k_row, count, width);
@@ -227,16 +233,16 @@ static void backward(const Shape *of, const float *q, size_t q_row, const float 
         if (row + of->ahead >= c + BLOCK) TILE_BACKWARD(1);
         else TILE_BACKWARD(0);
 #undef TILE_BACKWARD
-        product(dq + row * width, width, ds + r * BLOCK, BLOCK, 1, k + c * k_row, k_row, 0,
+        product(dq + row * apart, apart, ds + r * BLOCK, BLOCK, 1, k + c * k_row, k_row, 0,
                 many, width);
       }
       for (size_t n = 0; n < most; n += TILE) {
         size_t lies = c + n, first = 0; /* the first row that sees one of the columns */
         if (lies > top + of->ahead) first = lies - top - of->ahead;
         if (first >= deep) break;
-        product(dv + lies * width, width, e + n, 1, BLOCK, g + top * g_row, g_row, first,
+        product(dv + lies * apart, apart, e + n, 1, BLOCK, g + top * g_row, g_row, first,
                 deep, width);
-        product(dk + lies * width, width, ds + n, 1, BLOCK, q + top * q_row, q_row, first,
+        product(dk + lies * apart, apart, ds + n, 1, BLOCK, q + top * q_row, q_row, first,
                 deep, width);
       }
     }
@@ -252,14 +258,16 @@ INLINE float float_of(size_t bits) {
               size_t scale, size_t by
 #define PLACE(x) size_t x##_from, size_t x##_sequence, size_t x##_head, size_t x##_row
 #define AT(x) (x + x##o + x##_from + b * x##_sequence + h * x##_head)
-#define GIVEN Shape of = {rows, columns, width, ahead, float_of(scale), float_of(by)}; \
+#define RESULT(x, count) (x + x##o + (b * (count) * heads + h) * width)
+#define GIVEN Shape of = {rows, columns, width, ahead, heads * width, float_of(scale), \
+                          float_of(by)}; \
               size_t b = part / heads, h = part % heads
 
 void pcp_attention(const float *q, size_t qo, const float *k, size_t ko, const float *v,
                    size_t vo, float *y, size_t yo, float *l, size_t lo, float *m, size_t mo,
                    size_t part, SHAPE, PLACE(q), PLACE(k), PLACE(v)) {
   GIVEN;
-  forward(&of, AT(q), q_row, AT(k), k_row, AT(v), v_row, y + yo + part * rows * width,
+  forward(&of, AT(q), q_row, AT(k), k_row, AT(v), v_row, RESULT(y, rows),
           l + lo + part * rows, m + mo + part * rows);
 }
 
@@ -270,6 +278,5 @@ void pcp_attention_slopes(const float *q, size_t qo, const float *k, size_t ko,
                           size_t part, SHAPE, PLACE(q), PLACE(k), PLACE(v), PLACE(g)) {
   GIVEN;
   backward(&of, AT(q), q_row, AT(k), k_row, AT(v), v_row, m + mo + part * rows, AT(g), g_row,
-           d + d0 + part * rows, dq + dqo + part * rows * width,
-           dk + dko + part * columns * width, dv + dvo + part * columns * width);
+           d + d0 + part * rows, RESULT(dq, rows), RESULT(dk, columns), RESULT(dv, columns));
 }
