@@ -25,7 +25,7 @@ from pcp.runtime.collectives.descriptor import LIMITS
 from pcp.runtime.collectives.metrics import Metric, Telemetry
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.pending import Pending
-from pcp.runtime.collectives.segments.compiled_moves import Carriers
+from pcp.runtime.collectives.segments.compiled_moves import CompiledLoop
 from pcp.runtime.group.failure_detector import FailureDetector, HeartbeatOptions
 from pcp.runtime.group.operation_table import OperationTable
 from pcp.runtime.group.outcomes import CALLED_BYTES, Key, called_by
@@ -93,6 +93,7 @@ class Group:
         self._on_one_machine = False
         """Whether all members are on this machine, with a processor for each."""
         self._closed = False
+        self._compiled: CompiledLoop | None = None
         self._closing: list[Link] = []
         self.arbiter: Callable[[Key], None] | None = None
         """The arbiter of operations in doubt after the loss of a peer, or None."""
@@ -168,12 +169,15 @@ class Group:
         plain = isinstance(self.links.get(peer), TcpLink)
         return _NEAR_PAYLOAD if plain and peer not in self._far else 0
 
-    def carriers(self, peers: Iterable[int]) -> Carriers | None:
-        """The loop and the sockets' links that a compiled loop may have; None if not.
+    def compiled_loop(self, peers: Iterable[int]) -> CompiledLoop | None:
+        """The compiled loop over the links to these members; None if there is none.
 
         A compiled loop would bypass a fault plan; and far peers get data before they
         open.
         """
+        kept = self._compiled
+        if kept is not None and kept.running:
+            return kept if kept.takes(peers) else None
         if self._faults is not None or self.loop.driver is not None:
             return None
         found: dict[int, TcpLink] = {}
@@ -182,7 +186,9 @@ class Group:
             if not isinstance(link, TcpLink) or not link.lendable or peer in self._far:
                 return None
             found[peer] = link
-        return self.loop, found
+        if kept is None or kept.links != found:
+            kept = self._compiled = CompiledLoop(self.loop, found)
+        return kept
 
     def run_ahead(self, peer: int, nbytes: int) -> int:
         """Reserve room for data at a peer before it opens: the cost, 0 to wait.
