@@ -25,15 +25,12 @@ from pcp.runtime.collectives.descriptor import LIMITS
 from pcp.runtime.collectives.metrics import Metric, Telemetry
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.pending import Pending
-from pcp.runtime.collectives.segments.compiled_moves import CompiledLoop
+from pcp.runtime.collectives.segments.compiled_moves import CompiledLoop, lendable
 from pcp.runtime.group.failure_detector import FailureDetector, HeartbeatOptions
 from pcp.runtime.group.operation_table import OperationTable
 from pcp.runtime.group.outcomes import CALLED_BYTES, Key, called_by
 from pcp.runtime.group.peer_health import Health, group_metrics
-from pcp.runtime.group.unexpected_frames import (
-    AHEAD_BYTES,
-    charge,
-)
+from pcp.runtime.group.unexpected_frames import AHEAD_BYTES, charge
 from pcp.runtime.transport.event_loop import Loop, Timer
 from pcp.runtime.transport.fault_injection import FaultPlan
 from pcp.runtime.transport.frame import (
@@ -172,23 +169,18 @@ class Group:
     def compiled_loop(self, peers: Iterable[int]) -> CompiledLoop | None:
         """The compiled loop over the links to these members; None if there is none.
 
-        A compiled loop would bypass a fault plan; and far peers get data before they
-        open.
+        It would bypass a fault plan; and far peers get data before they open.
         """
         kept = self._compiled
         if kept is not None and kept.running:
             return kept if kept.takes(peers) else None
         if self._faults is not None or self.loop.driver is not None:
             return None
-        found: dict[int, TcpLink] = {}
-        for peer in sorted(peers):
-            link = self.links.get(peer)
-            if not isinstance(link, TcpLink) or not link.lendable or peer in self._far:
-                return None
-            found[peer] = link
-        if kept is None or kept.links != found:
+        near = {peer: self.links.get(peer) for peer in {*peers} - self._far}
+        found = lendable(near) if len(near) == len({*peers}) else None
+        if found is not None and (kept is None or kept.links != found):
             kept = self._compiled = CompiledLoop(self.loop, found)
-        return kept
+        return None if found is None else kept
 
     def run_ahead(self, peer: int, nbytes: int) -> int:
         """Reserve room for data at a peer before it opens: the cost, 0 to wait.

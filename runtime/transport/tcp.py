@@ -50,7 +50,7 @@ class TcpLink:
         """The receivers of data that is processed as it comes, if any."""
         self.borrower: Borrower | None = None
         """The loop that has the socket, except within frames of the link."""
-        self._loops = mover.compiled if isinstance(sock, socket.socket) else None
+        self._loops = mover.compiled if type(sock) is socket.socket else None
         self._incoming = IncomingFrame(label, self._place, self._deliver, self._loops)
         self.epoch = epoch
         self.sink = sink

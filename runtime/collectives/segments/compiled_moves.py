@@ -12,7 +12,7 @@ votes: Python is asked again when all is over.
 
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from pcp.runtime.collectives.schedule import MemberSchedule
@@ -20,6 +20,7 @@ from pcp.runtime.transport import mover
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import Frame, PartialFrame, data_prefix
 from pcp.runtime.transport.incoming import Flow
+from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.outgoing import OutgoingFrame
 from pcp.runtime.transport.tcp import TcpLink
 
@@ -82,6 +83,16 @@ class CompiledReduction(Protocol):
     def returned(self, *, over: bool) -> None:
         """Go on in Python; or all moves are done, and all votes are here."""
         ...
+
+
+def lendable(links: Mapping[int, Link | None]) -> dict[int, TcpLink] | None:
+    """These links by rank, if a compiled loop may have the sockets of all."""
+    found = dict[int, TcpLink]()
+    for peer, link in sorted(links.items()):
+        if not isinstance(link, TcpLink) or not link.lendable:
+            return None
+        found[peer] = link
+    return found
 
 
 def plan_fits(plan: MemberSchedule) -> bool:

@@ -66,7 +66,7 @@ class CompiledReduce(Operation):
     _at: "array[int]"
     _here: "array[int]"
     _stop: list[int]
-    """Of each move: up to where it is done, could be done by now, and goes."""
+    """Elements of each move: up to where it is done, could be by now, and goes."""
     _step: int
     _missing: int
     """Elements that are to come."""
