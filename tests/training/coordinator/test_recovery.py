@@ -12,6 +12,7 @@ from helpers.worlds.communicators import eventually
 from helpers.worlds.scripted_worker import Puppet, prepared
 from helpers.worlds.training_runs import (
     experiment,
+    order,
     run,
     start_shepherd,
     start_worker,
@@ -177,16 +178,17 @@ def test_a_source_that_says_nothing_is_left_at_once(tmp_path, monkeypatch):
             raise Timeout("nothing came")
         return fetch_snapshot(source, *args, **more)
 
-    exp = experiment(tmp_path, outer_loop_steps=40)
+    exp = experiment(tmp_path, outer_loop_steps=4000)
     shepherd, watcher, thread = start_shepherd(exp, workers=2)
     crew = [start_worker(shepherd.port, f"w{i}", pause=0.02) for i in range(2)]
     watcher.wait_for_round(2)
     monkeypatch.setattr(worker, "fetch_snapshot", silent_once)
     crew.append(start_worker(shepherd.port, "w2", pause=0.02))
+    eventually(lambda: watcher.rounds[-1].workers == 3, 30)
+    order(shepherd, "cancel")
     thread.finish()
     assert [w.finish(10) for w in crew]
     assert len(asked) == len(set(asked)) == 2
-    assert watcher.rounds[-1].workers == 3
 
 
 class Nobody:
