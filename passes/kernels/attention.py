@@ -223,7 +223,7 @@ class _Factor(NamedTuple):
 
 
 def _uses(value: ir.Value) -> Iterator[tuple[ir.Operation, ir.Value]]:
-    """Who reads it, or a reshape of it that keeps rows and columns."""
+    """Readers of the value, or of a reshape of it that keeps rows and columns."""
     for use in value.uses:
         op = use.owner.operation
         if op.name == "stablehlo.reshape":
