@@ -125,7 +125,7 @@ class TrainingRun:
         """None until there is a first program."""
         limit = state.experiment.heartbeat_limit_seconds
         self._suspension = SuspendDetection(max(limit / 2, _SHORTEST), limit)
-        self._beat = state.now
+        self._beat, self._alive = state.now, Heartbeat()
         self._settings = state.experiment.model_dump(exclude=SECRETS)
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             Tick: lambda event: self._on_tick(),
@@ -323,9 +323,10 @@ class TrainingRun:
             "samples_per_epoch": program.samples,
             "parameters": program.parameters,
         }
-        if not state.progress.begin:
+        if state.progress.begin:
+            frozen_settings.check(state.progress.begin, found, state.folder)
+        else:
             state.append("begin", run=state.name, **found)
-        frozen_settings.check(state.progress.begin, found, state.folder)
         # Keys that were not given stay away: an algorithm may have its own defaults.
         settings = state.experiment.model_dump(exclude=SECRETS, exclude_unset=True)
         if state.progress.settings != settings:
@@ -416,9 +417,8 @@ class TrainingRun:
         state, now = self.state, self.state.now
         if now - self._beat >= state.experiment.heartbeat_seconds:
             self._beat = now
-            beat = Heartbeat()
             for member in state.roster:
-                state.send(member, beat)
+                state.send(member, self._alive)
             state.do(ShowStatus())
         limit = state.experiment.heartbeat_limit_seconds
         if not self._suspension.turned(now):

@@ -199,9 +199,10 @@ class Schedule:
             self.after(0.2 * self.random.random(), self.start_worker)
         plan(self)
         queue, until = self._queue, FAULT_SECONDS + PATIENCE_SECONDS
+        pop = heapq.heappop
         while self.now <= until and (self.ended is None or self._living()):
             if queue[0][0] <= self._tick_at:
-                self.now, _, act = heapq.heappop(queue)
+                self.now, _, act = pop(queue)
                 act()
             else:
                 self.now = self._tick_at
@@ -245,7 +246,8 @@ class Schedule:
         self.served: tuple[int, list[str]] | None = None
         self._found: tuple[int, list[str]] | None = None
         self.happened(Opened())
-        self._tick_later(IDLE_SECONDS)
+        if self.run is not None:
+            self._tick_at = min(self._tick_at, self.now + IDLE_SECONDS)
 
     def kill_shepherd(self) -> None:
         """Its process is gone, and comes again."""
@@ -262,20 +264,18 @@ class Schedule:
 
     def tell(self, event: Event) -> None:
         """Something happens to the shepherd, and is looked at soon."""
-        if self.run is None:
+        run = self.run
+        if run is None:
             return
         if self.now < self.frozen_until:
-            run = self.run
             pause = self.frozen_until - self.now
             self.after(pause, lambda: self.run is run and self.tell(event))
             return
         self.happened(event)
-        if not _only_lives(event):
-            self._tick_later(MOMENT_SECONDS)
-
-    def _tick_later(self, seconds: float) -> None:
-        if self.run is not None:
-            self._tick_at = min(self._tick_at, self.now + seconds)
+        if self.run is not None and not _only_lives(event):
+            due = self.now + MOMENT_SECONDS
+            if due < self._tick_at:
+                self._tick_at = due
 
     def _tick(self) -> None:
         if self.now < self.frozen_until:

@@ -48,22 +48,22 @@ class OwnThread(ABC):
         since = self._schedule.now - began
         return Whereabouts(call=call, steps=self.steps, since=since)
 
-    def meets(self, order: RoundStart) -> InnerExchangeReport:
+    def meets(self, order: RoundStart, at: Whereabouts) -> InnerExchangeReport:
         """How far it is with an order of a round without exchanges inside."""
-        forming = self.at[0] == "forming"
+        forming = at.call == "forming"
         return InnerExchangeReport(
             round=order.round,
             epoch=order.epoch,
             entered=not forming,
-            waits=self._schedule.now - self.at[1] if forming else None,
-            **self.company(),
+            waits=at.since if forming else None,
+            **self.company(at),
         )
 
-    def company(self) -> dict[str, Any]:
+    def company(self, at: Whereabouts) -> dict[str, Any]:
         """Whom it waits for, or how long it is alone where others are."""
-        said, awaits = self.said(), self.awaits()
-        alone = said.with_others and awaits is None
-        return {"awaits": awaits, "alone": said.since if alone else None}
+        awaits = self.awaits()
+        alone = awaits is None and at.with_others
+        return {"awaits": awaits, "alone": at.since if alone else None}
 
     @property
     def hangs_with_others(self) -> bool:

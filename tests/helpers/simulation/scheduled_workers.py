@@ -41,6 +41,7 @@ from pcp.training.wire.messages import (
     Stalled,
     Validated,
     Welcome,
+    Whereabouts,
 )
 
 if TYPE_CHECKING:
@@ -129,8 +130,8 @@ class Node(OwnThread):
 
     def _beat(self, wire: Wire) -> None:
         if wire is self.wire and wire.open:
-            said = Heartbeat(meeting=self._inner_exchange(), at=self.said())
-            wire.to_shepherd(said)
+            at = self.said()
+            wire.to_shepherd(Heartbeat(meeting=self._inner_exchange(at), at=at))
             self.after(BEAT_SECONDS, partial(self._beat, wire), link=True)
 
     def lost(self, wire: Wire) -> None:
@@ -191,12 +192,13 @@ class Node(OwnThread):
 
     def _restored(self, message: Restore) -> None:
         checks = self._schedule.checks
-        cells = [seed_part(at) for at in range(len(checks.parts[0]))]
-        state = 0, checks.part(cells, self.place)
         if message.ranks:
             state = fetched_from_all(self._schedule, self, message)
         elif message.source:
             state = self.fetched(message.source)
+        else:
+            cells = [seed_part(at) for at in range(len(checks.parts[0]))]
+            state = 0, checks.part(cells, self.place)
         self.enters("waiting")
         if state is None:
             self.begin(0.3, lambda: self.send(Lacking(round=message.round)))
@@ -386,13 +388,13 @@ class Node(OwnThread):
             if not self.hung:
                 self.group.inner_exchanges.enters(self, order)
 
-    def _inner_exchange(self) -> InnerExchangeReport | None:
+    def _inner_exchange(self, at: Whereabouts) -> InnerExchangeReport | None:
         """What a heartbeat says of a round that it is at."""
         if self.group is None or self._order is None:
             return None
         inside = self._schedule.plan.exchanges_inside
-        said = self.group.inner_exchanges.of(self) if inside else None
-        return said or self.meets(self._order)
+        said = self.group.inner_exchanges.of(self, at) if inside else None
+        return said or self.meets(self._order, at)
 
     def propose(self, order: RoundStart, digest: str) -> None:
         """The exchange has happened; it waits for the commit."""
