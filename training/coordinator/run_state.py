@@ -48,6 +48,8 @@ class RunState:
         now: float = 0.0,
     ) -> None:
         self.experiment, self.name, self.folder = experiment, name, folder
+        self.frozen = experiment.frozen()
+        """The settings that a resumed run must have too."""
         self.wanted = wanted or experiment.members
         self.roster = Roster(known)
         self.now = self.born = now

@@ -177,7 +177,7 @@ class TrainingRun:
         Keys that need no program are compared before one is compiled.
         """
         state = self.state
-        frozen = {"frozen": state.experiment.frozen()}
+        frozen = {"frozen": state.frozen}
         frozen_settings.check(state.progress.begin, frozen, state.folder)
 
     def status(self) -> dict[str, Any]:
@@ -318,7 +318,7 @@ class TrainingRun:
             return self.loop
         state = self.state
         found = {
-            "frozen": state.experiment.frozen(),
+            "frozen": state.frozen,
             "data": program.data,
             "samples_per_epoch": program.samples,
             "parameters": program.parameters,

@@ -68,6 +68,8 @@ PATIENCE_SECONDS = 90.0
 ADOPT_SECONDS = 10.0
 """A member that has yet to hear of the commit is asked again for so long, as it is by
 `pcp.training.shepherd.checkpointer`."""
+_COLLECTED = 10
+"""So many runs are over before their objects are collected."""
 KEPT_ROUNDS = 1
 """So that a run goes back further than to what is in memory."""
 
@@ -300,10 +302,10 @@ class Schedule:
                         self.kill_shepherd()
                         return
                 self.checks.seen(effect)
-                perform = _PERFORMERS.get(type(effect))
-                answer = perform(self, effect) if perform is not None else None
-                if answer is not None:
-                    events.append(answer)
+                if perform := _PERFORMERS.get(type(effect)):
+                    answer = perform(self, effect)
+                    if answer is not None:
+                        events.append(answer)
 
     def _append(self, effect: do.Append) -> None:
         if self.trace is not None:
@@ -431,20 +433,22 @@ def _only_lives(event: Event) -> bool:
 
     The next tick sees it, within `IDLE_SECONDS`.
     """
-    said = event.message if isinstance(event, Received) else None
-    return isinstance(said, Heartbeat)
+    return isinstance(event, Received) and isinstance(event.message, Heartbeat)
 
 
 def first_violation(seeds: range, policy: str = "together", *ranks: int) -> str:
     """What the first schedule that goes wrong says; "" when none does."""
-    often = gc.get_threshold()
-    gc.set_threshold(10_000)  # a run's objects are garbage when it is over, not before
+    gc.freeze()  # what was there before is not looked through for garbage
+    gc.disable()  # a run's objects are garbage when it is over, not before
     try:
         for seed in seeds:
             try:
                 Schedule(seed, policy, *ranks).go()
             except Violation as wrong:
                 return f"seed {seed}, {policy}: {wrong}"
+            if seed % _COLLECTED == 0:
+                gc.collect()
         return ""
     finally:
-        gc.set_threshold(*often)
+        gc.enable()
+        gc.unfreeze()

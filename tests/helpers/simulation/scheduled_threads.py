@@ -76,9 +76,17 @@ class OwnThread(ABC):
         return self._schedule.now < self.frozen_until
 
     def after(
-        self, seconds: float, act: Callable[[], object], *, link: bool = False
+        self,
+        seconds: float,
+        act: Callable[[], object],
+        *,
+        link: bool = False,
+        doing: int | None = None,
     ) -> None:
-        """Do it later, if it lives then; `link`: in the thread that beats and dials."""
+        """Do it later, if it lives then; `link`: in the thread that beats and dials.
+
+        `doing` is what it then does still, or this is given up.
+        """
         schedule = self._schedule
 
         def due() -> None:
@@ -86,7 +94,7 @@ class OwnThread(ABC):
                 return
             if schedule.now < self.frozen_until:
                 schedule.after(self.frozen_until - schedule.now, due)
-            else:
+            elif doing is None or doing == self._doing:
                 act()
 
         schedule.after(seconds, due)
@@ -94,5 +102,4 @@ class OwnThread(ABC):
     def begin(self, seconds: float, act: Callable[[], object]) -> None:
         """Do it later, if nothing else was begun by then."""
         self._doing += 1
-        doing = self._doing
-        self.after(seconds, lambda: act() if doing == self._doing else None)
+        self.after(seconds, act, doing=self._doing)
