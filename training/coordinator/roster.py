@@ -46,16 +46,13 @@ class Member:
     """Its inner steps, as its progress guard sees them."""
     speed: float | None = None
     """Inner steps a second, a moving average."""
+    name: str = field(init=False)
+    """The worker's name."""
+    address: str = field(init=False)
+    """The address at which its peers reach it."""
 
-    @property
-    def name(self) -> str:
-        """The worker's name."""
-        return self.hello.worker
-
-    @property
-    def address(self) -> str:
-        """The address at which its peers reach it."""
-        return self.hello.address
+    def __post_init__(self) -> None:
+        self.name, self.address = self.hello.worker, self.hello.address
 
     @property
     def who(self) -> str:

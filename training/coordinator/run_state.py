@@ -71,22 +71,19 @@ class RunState:
         self.parts: list[int] = []
         """The indices of the workers among which that state is shared out."""
         self._replay, self._serves = replay, serves
-        self._effects: list[Effect] = []
-
-    @property
-    def progress(self) -> Progress:
+        self.progress: Progress = replay.progress
         """The progress by the ledger, with the lines that are still to be written."""
-        return self._replay.progress
+        self._effects: list[Effect] = []
 
     @property
     def committed(self) -> int:
         """The last committed round."""
-        return self._replay.progress.committed
+        return self.progress.committed
 
     @property
     def term(self) -> int:
         """The term in which this shepherd leads, where others stand by; else 0."""
-        return self._replay.progress.term
+        return self.progress.term
 
     @property
     def age(self) -> float:

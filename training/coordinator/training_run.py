@@ -190,14 +190,14 @@ class TrainingRun:
     def _forgotten(self, event: Event) -> bool:
         """Whether an event names a round before the history in memory."""
         state = self.state
-        if isinstance(event, Received):
-            said = event.message
-            if isinstance(said, Hello):
-                return said.run == state.name and not state.knows(said.committed)
-            return isinstance(said, Ready) and not state.knows(said.round)
-        if isinstance(event, Found):
-            back_to = self._begun().recovery.target(event.saved)
-            return not state.progress.history.reaches(back_to)
+        match event.message if isinstance(event, Received) else event:
+            case Hello() as hello:
+                return hello.run == state.name and not state.knows(hello.committed)
+            case Ready(round=round_):
+                return not state.knows(round_)
+            case Found(saved=saved):
+                back_to = self._begun().recovery.target(saved)
+                return not state.progress.history.reaches(back_to)
         return False
 
     def _on_recalled(self, event: Recalled) -> None:

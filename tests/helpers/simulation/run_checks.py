@@ -71,23 +71,18 @@ class Checks:
         self._votes: dict[tuple[int, int], dict[str, dict[Place, str]]] = {}
         self._kept = 0
         self._attempt: Mapping[str, Any] = {}
-        self._seen = {
+        self.of: dict[type, Callable[[Any], None]] = {
             do.Append: self._appended,
             do.Send: self._sent,
             do.Keep: self._keep,
             do.Fail: self._failed,
         }
+        """What is checked of an effect, as it is carried out, by its type."""
         self._told: dict[type, Callable[[Any], None]] = {
             Commit: self._commit_sent,
             RoundStart: self._order_sent,
             LeaseGrant: self._lease_sent,
         }
-
-    def seen(self, effect: do.Effect) -> None:
-        """An effect is carried out."""
-        check = self._seen.get(type(effect))
-        if check is not None:
-            check(effect)
 
     @property
     def digests(self) -> dict[int, str | None]:

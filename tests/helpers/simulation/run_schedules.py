@@ -301,8 +301,10 @@ class Schedule:
                     if self.points < 0:
                         self.kill_shepherd()
                         return
-                self.checks.seen(effect)
-                if perform := _PERFORMERS.get(type(effect)):
+                kind = type(effect)
+                if check := self.checks.of.get(kind):
+                    check(effect)
+                if perform := _PERFORMERS.get(kind):
                     answer = perform(self, effect)
                     if answer is not None:
                         events.append(answer)
