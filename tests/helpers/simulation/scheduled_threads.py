@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pcp.training.wire.messages import (
@@ -87,17 +88,16 @@ class OwnThread(ABC):
 
         `doing` is what it then does still, or this is given up.
         """
-        schedule = self._schedule
+        self._schedule.after(seconds, partial(self._due, act, link, doing))
 
-        def due() -> None:
-            if not self.alive or (self.hung and not link):
-                return
-            if schedule.now < self.frozen_until:
-                schedule.after(self.frozen_until - schedule.now, due)
-            elif doing is None or doing == self._doing:
-                act()
-
-        schedule.after(seconds, due)
+    def _due(self, act: Callable[[], object], link: bool, doing: int | None) -> None:
+        if not self.alive or (self.hung and not link):
+            return
+        if self.frozen:
+            pause = self.frozen_until - self._schedule.now
+            self._schedule.after(pause, partial(self._due, act, link, doing))
+        elif doing is None or doing == self._doing:
+            act()
 
     def begin(self, seconds: float, act: Callable[[], object]) -> None:
         """Do it later, if nothing else was begun by then."""
