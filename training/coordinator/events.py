@@ -17,7 +17,6 @@ from pcp.training.wire.operator_messages import (
     Order,
 )
 
-
 R = TypeVar("R")
 
 

@@ -48,11 +48,14 @@ class Member:
     """Inner steps a second, a moving average."""
     name: str = field(init=False)
     """The worker's name."""
-    address: str = field(init=False)
-    """The address at which its peers reach it."""
 
     def __post_init__(self) -> None:
-        self.name, self.address = self.hello.worker, self.hello.address
+        self.name = self.hello.worker
+
+    @property
+    def address(self) -> str:
+        """The address at which its peers reach it."""
+        return self.hello.address
 
     @property
     def who(self) -> str:
@@ -85,7 +88,7 @@ class Member:
             "round": self.committed,
             "steps_per_second": self.speed,
             "silent_seconds": round(now - self.seen, 1),
-            "at": dict(self.pace.at) if self.pace.at else None,
+            "at": self.pace.at.model_dump() if self.pace.at else None,
         }
 
 

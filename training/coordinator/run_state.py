@@ -32,7 +32,8 @@ class RunState:
 
     `replay` has applied the ledger's lines so far. `folder` is the run's, `serves` the
     address of the endpoint that hands out states, and `wanted` how many workers the
-    first round waits for. `known` are workers under an earlier shepherd.
+    first round waits for. `known` are workers under an earlier shepherd. With
+    `first_values` the first state needs values besides the seed.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class RunState:
         serves: str,
         wanted: int | None = None,
         known: Iterable[Mapping[str, Any]] = (),
+        first_values: bool = False,
         now: float = 0.0,
     ) -> None:
         self.experiment, self.name, self.folder = experiment, name, folder
         self.frozen = experiment.frozen()
         """The settings that a resumed run must have too."""
+        self.first_values = first_values
         self.wanted = wanted or experiment.members
         self.roster = Roster(known)
         self.now = self.born = now

@@ -386,7 +386,7 @@ class TrainingRun:
     # States on this machine's disk ---------------------------------------------------
 
     def _on_opened(self) -> None:
-        if not self.state.committed and self.state.experiment.first_values:
+        if not self.state.committed and self.state.first_values:
             self.state.do(LoadWeights())
 
     def _on_loaded(self, event: Loaded) -> None:

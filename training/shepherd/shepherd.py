@@ -150,6 +150,7 @@ class Shepherd:
             serves=self.endpoint.listening,
             wanted=workers,
             known=journal.workers(folder.workers),
+            first_values=experiment.first_values,
             now=clock(),
         )
         self.training = TrainingRun(self.state)

@@ -111,7 +111,9 @@ class InnerExchanges:
         said = {"round": order.round, "epoch": order.epoch, **node.company(at)}
         now = self._schedule.now
         if len(orders) < self._group.size or node.partial is None:
-            return InnerExchangeReport(**said, entered=0, waits=now - self._formed_since)
+            return InnerExchangeReport(
+                **said, entered=0, waits=now - self._formed_since
+            )
         since, done = node.partial.since, len(node.partial.exchanged)
         if since is None:
             return InnerExchangeReport(**said, entered=1 + done)

@@ -60,6 +60,8 @@ class Node(OwnThread):
         self.wire: Wire | None = None
         self.island: str | None = None
         self.coordinate = self.shape = 0
+        self.place: Place = (0, 0)
+        """Its island's shape, and its coordinate there."""
         self.held: tuple[int, str] | None = None
         """The round of the committed state, and the digest of its part."""
         self.prepared: Prepared | None = None
@@ -175,10 +177,10 @@ class Node(OwnThread):
 
     def _on_welcome(self, message: Welcome) -> None:
         self._run, done = message.run, self.prepared
-        if (message.shape, message.coordinate) != self.place:
+        place, self.place = self.place, (message.shape, message.coordinate)
+        if place != self.place:
             self.held = self.work = self.partial = done = self.prepared = None
-        self.island, self.coordinate = message.island, message.coordinate
-        self.shape = message.shape
+        self.island, (self.shape, self.coordinate) = message.island, self.place
         if done and (message.committed, message.digest) == (done.round, done.digest):
             self._hold((done.round, done.digest))
         self._welcomed = True
@@ -219,11 +221,6 @@ class Node(OwnThread):
         if node.place != self.place:
             raise Violation(f"{self.name} fetches another's part from {node.name}")
         return node.held if node.alive and not node.frozen else None
-
-    @property
-    def place(self) -> Place:
-        """Its island's shape, and its coordinate there."""
-        return self.shape, self.coordinate
 
     def _on_commit(self, message: Commit) -> None:
         done = self.prepared
