@@ -224,7 +224,7 @@ _HANDLERS: Mapping[Any, Callable[[LedgerReplay, Mapping[str, Any]], None]] = {
     for name, handler in vars(LedgerReplay).items()
     if name.startswith("_on_")
 }
-"""What each kind of record does."""
+"""The handler of each kind of record."""
 
 
 def replayed(records: Iterable[Mapping[str, Any]]) -> LedgerReplay:
