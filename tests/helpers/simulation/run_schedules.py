@@ -68,8 +68,6 @@ PATIENCE_SECONDS = 90.0
 ADOPT_SECONDS = 10.0
 """A member that has yet to hear of the commit is asked again for so long, as it is by
 `pcp.training.shepherd.checkpointer`."""
-_COLLECTED = 10
-"""So many runs are over before their objects are collected."""
 KEPT_ROUNDS = 1
 """So that a run goes back further than to what is in memory."""
 
@@ -275,9 +273,7 @@ class Schedule:
             return
         self.happened(event)
         if self.run is not None and not _only_lives(event):
-            due = self.now + MOMENT_SECONDS
-            if due < self._tick_at:
-                self._tick_at = due
+            self._tick_at = min(self._tick_at, self.now + MOMENT_SECONDS)
 
     def _tick(self) -> None:
         if self.now < self.frozen_until:
@@ -431,10 +427,7 @@ _PERFORMERS: dict[type, Callable[[Schedule, Any], Event | None]] = {
 
 
 def _only_lives(event: Event) -> bool:
-    """Whether a worker says that it lives, and where it is: nothing is due by that.
-
-    The next tick sees it, within `IDLE_SECONDS`.
-    """
+    """Whether a worker says that it lives, and where it is: no tick is due by that."""
     return isinstance(event, Received) and isinstance(event.message, Heartbeat)
 
 
@@ -448,7 +441,7 @@ def first_violation(seeds: range, policy: str = "together", *ranks: int) -> str:
                 Schedule(seed, policy, *ranks).go()
             except Violation as wrong:
                 return f"seed {seed}, {policy}: {wrong}"
-            if seed % _COLLECTED == 0:
+            if seed % 10 == 0:
                 gc.collect()
         return ""
     finally:
