@@ -168,6 +168,8 @@ def _ahead(mask: ir.Value, hides: bool, rows: int, columns: int) -> int | None:
     """How far ahead each row sees, where the mask lets it see that and no more."""
     spread = defining(mask, "broadcast_in_dim")
     rank = len(hlo.shape_of(mask))
+    if rank < 2:  # one choice for all
+        return None
     if spread is not None:
         dims, mask = ints(spread, "broadcast_dimensions"), spread.operands[0]
         if dims[-2:] != [rank - 2, rank - 1]:

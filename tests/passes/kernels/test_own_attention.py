@@ -235,6 +235,13 @@ CHANGES = {
     "what is hidden counts": ("dense<0xFF800000> : tensor<1x2x64x64xf32>",
                               "dense<-10.0> : tensor<1x2x64x64xf32>"),
     "no largest is subtracted": ("stablehlo.maximum", "stablehlo.minimum"),
+    "one choice for all": (
+        "%s2 = stablehlo.select %mask, %hidden, %s1 : tensor<1x2x64x64xi1>",
+        """%x0 = stablehlo.slice %x [0:1, 0:1, 0:1]
+      : (tensor<1x64x96xf32>) -> tensor<1x1x1xf32>
+  %x1 = stablehlo.reshape %x0 : (tensor<1x1x1xf32>) -> tensor<f32>
+  %all = stablehlo.compare NE, %x1, %x1 : (tensor<f32>, tensor<f32>) -> tensor<i1>
+  %s2 = stablehlo.select %all, %hidden, %s1 : tensor<i1>"""),
 }  # fmt: skip
 
 
