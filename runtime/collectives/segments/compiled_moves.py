@@ -15,7 +15,10 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from numpy.typing import NDArray
+
 from pcp.runtime.collectives.schedule import MemberSchedule
+from pcp.runtime.memory.buffer_pool import overlap, spans
 from pcp.runtime.transport import mover
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import Frame, PartialFrame, data_prefix
@@ -46,6 +49,11 @@ class CompiledReduction(Protocol):
     @property
     def opened_peers(self) -> Iterable[int]:
         """The peers that have opened: data may go to them."""
+        ...
+
+    @property
+    def overwritten(self) -> list[tuple[int, int]]:
+        """The memory of the caller in which the loop makes the result (`spans`)."""
         ...
 
     def came(self, elements: int, first: float) -> None:
@@ -213,6 +221,17 @@ class CompiledLoop:
                 job.opened |= 0 if voted else 1 << index
                 job.heard |= 1 << index if voted else 0
                 self._moves.note(number, index, voted)
+
+    def spare(self, given: NDArray | Sequence[NDArray] | None) -> None:
+        """Give the moves back if a result is being made in these arrays.
+
+        They are as they were then, for another operation.
+        """
+        if not self.running or given is None:
+            return
+        memory = spans(given)
+        if any(overlap(job.of.overwritten, memory) for job in self._jobs.values()):
+            self.give_back()
 
     def drive(self, others: int, pause: float) -> bool:
         """Move data until the descriptor `others` is readable, or `pause` is over.
