@@ -97,9 +97,16 @@ def made(name: str) -> Any:
 def saved(name: str, folder: Path, dtype: str = "float32", **options: Any) -> Any:
     """A model's folder as `save_pretrained` writes it; the model as it is there."""
     import torch
-    import transformers
 
     made(name).to(getattr(torch, dtype)).save_pretrained(folder, **options)
+    return of_folder(folder)
+
+
+def of_folder(folder: Path) -> Any:
+    """The model of a folder, in f32."""
+    import torch
+    import transformers
+
     kind = transformers.AutoModelForCausalLM
     return kind.from_pretrained(folder, dtype=torch.float32).eval()
 
@@ -109,9 +116,12 @@ def compiled(
     folder: Path,
     phases: tuple[str, ...] = (f"prefill:{CHUNK}", "decode:1,4"),
     ranks: int = 1,
+    stages: int = 1,
 ) -> Bundle:
-    """The bundle to serve of a folder."""
-    return compile_folder(folder, phases, CONTEXT, ranks=ranks)
+    """The bundle to serve of a folder, over `ranks` along tp times `stages`."""
+    sizes = {"tp": ranks, "pp": stages}
+    mesh = {axis: n for axis, n in sizes.items() if n > 1}
+    return compile_folder(folder, phases, CONTEXT, mesh=mesh)
 
 
 def generated(model: Any, prompt: Sequence[int], count: int) -> list[int]:
