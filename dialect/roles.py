@@ -58,8 +58,7 @@ RESULTS = ("loss", "metric", "state", "grad", "result")
 AVERAGES = ("mean", "max", "sum", "first")
 
 STAGE = "pcp.stage"
-"""On an op or a call: the pipeline stage that it runs on. On a result of a function: the
-stage that gets it."""
+"""On an op or a call: its pipeline stage. On a result: the stage that gets it."""
 
 GIVEN = "given"
 """The `pcp.init` of state that no seed makes: its first value comes with weights."""

@@ -64,7 +64,7 @@ class Member:
         program = Program.load(bundle, device, member=named)
         self.model = CachedModel(program, read.values, slots)
         self._fingerprint = read.fingerprint
-        self._whole_logits = whole.results[0].layout.is_replicated
+        self._cut = ",".join(whole.results[0].layout.axes)
         self.world: Communicator | None = None
         self._groups: MeshGroups | None = None
 
@@ -140,11 +140,15 @@ class Member:
         return found
 
     def _whole(self, logits: np.ndarray | None) -> np.ndarray | None:
-        """The logits of all parts of the vocabulary, at rank 0."""
-        if logits is None or self._whole_logits:
+        """The logits of all parts of the vocabulary, at rank 0.
+
+        The members that have them are its stage: those along the axis that cuts them.
+        """
+        if logits is None or not self._cut:
             return logits
-        assert self.world is not None, "a member of a world"
-        joined = self.world.gather(np.ascontiguousarray(logits.T), root=0)
+        assert self._groups is not None, "a member of a world"
+        stage = self._groups[self._cut]
+        joined = stage.gather(np.ascontiguousarray(logits.T), root=0)
         return None if joined is None else joined.T
 
     def close(self) -> None:

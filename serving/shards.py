@@ -102,7 +102,8 @@ def write(
 ) -> list[Path]:
     """Cut the weights of `folder` for each member; the files, in rank order.
 
-    `wanted` are those that each member has a part of. Tensors keep their types. The folder `out` is made.
+    `wanted` are those that each member has a part of. Tensors keep their
+    types. The folder `out` is made.
     """
     whole, made = weights.mapped(folder), []
     for rank in range(mesh.size):

@@ -31,7 +31,7 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context
 from pcp.dialect.roles import NAME, ROLE, STAGE
 from pcp.errors import UsageError
-from pcp.frontends.decoders import layers, stored
+from pcp.frontends.decoders import experts, layers, stored
 from pcp.frontends.decoders.spec import Decoder, Piece
 from pcp.frontends.decoders.stored import Quantized
 
@@ -108,6 +108,11 @@ def build(
     if weights not in stored.STORED:
         known = ", ".join(stored.STORED)
         raise UsageError(f"weights {weights!r} (known: {known})")
+    if spec.experts is not None and weights in stored.INTEGERS:
+        raise UsageError(
+            f"weights {weights} of a mixture of experts: experts are kept as f32, bf16 "
+            "or f16; take one of these"
+        )
     context = max(phase.context for phase in wanted)
     if context > spec.positions:
         raise UsageError(
@@ -256,14 +261,13 @@ class _Function:
 
         inside = norm(x, "attention_norm")
         attended = self._attention(inside, weights, i)
+        mlp = experts.mixture if spec.layers[i].sparse else layers.mlp
         if spec.parallel:
-            return hlo.add(
-                x, hlo.add(attended, layers.mlp(inside, weights, f"{i}", spec))
-            )
+            return hlo.add(x, hlo.add(attended, mlp(inside, weights, f"{i}", spec)))
         if spec.sandwich:
             attended = norm(attended, "attention_out_norm")
         x = hlo.add(x, attended)
-        added = layers.mlp(norm(x, "mlp_norm"), weights, f"{i}", spec)
+        added = mlp(norm(x, "mlp_norm"), weights, f"{i}", spec)
         if spec.sandwich:
             added = norm(added, "mlp_out_norm")
         return hlo.add(x, added)

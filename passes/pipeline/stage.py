@@ -59,8 +59,9 @@ class Stage(Pass):
 
     Microbatches add up what they made, and exchange nothing else; an op that needs
     more is an error. So is state, but for a forward function in one microbatch: it
-    lies on the stage that reads it. `pcp.stage` of a result says which stage gets it. What joins the batch but is made of data alone (how many labels
-    count) is no obstacle: each stage has all data, and makes it of that.
+    lies on the stage that reads it. `pcp.stage` of a result says which stage gets it.
+    What joins the batch but is made of data alone (how many labels count) is no
+    obstacle: each stage has all data, and makes it of that.
 
     Leaves a `pcp.schedule` in each function: tasks fwd, bwd, wgrad (what no other
     stage waits for) for each stage and microbatch, opt for what needs the sum over
@@ -218,7 +219,10 @@ def _check_carried(function: ir.Operation, microbatches: int) -> None:
 
     State of a function that computes a batch as one piece is not handed on.
     """
-    given, gives = funcs.argument_attributes(function), funcs.result_attributes(function)
+    given, gives = (
+        funcs.argument_attributes(function),
+        funcs.result_attributes(function),
+    )
     forward = all(funcs.string(said, funcs.ROLE) in _OF_FORWARD for said in gives)
     whole = _OF_FORWARD if forward and microbatches == 1 else ()
     for said in (*given, *gives):

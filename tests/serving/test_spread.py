@@ -16,6 +16,7 @@ import pytest
 
 from pcp.bundle import Bundle
 from pcp.errors import ConfigError, RuntimeFault, StateMismatch, UsageError
+from pcp.mesh import Mesh
 from pcp.serving import weights
 from pcp.serving.interface import EngineLost, Sampling, Tick
 from pcp.tools.serving import serve_rank, shard
@@ -117,6 +118,8 @@ def _alone(folder: Path, count: int = SLOTS) -> list[list[int]]:
         pytest.param("llama-tied", 1, 2, marks=SLOW),  # the table on two stages
         pytest.param("gemma3", 2, 2, marks=SLOW),
         pytest.param("phi", 3, 2, marks=SLOW),
+        pytest.param("qwen3-moe", 2, 1, marks=SLOW),
+        pytest.param("mixtral", 2, 2, marks=SLOW),
     ],
 )
 def test_ranks_make_the_tokens_of_one_device(
@@ -131,7 +134,7 @@ def test_ranks_make_the_tokens_of_one_device(
     # Of three ranks the spare has the first one's part, and the last one is killed.
     spares = int(ranks == 3)
     with _spread(compiled(folder, PHASES, ranks, stages), folder, spares) as engine:
-        prompt, count = _requests()[2].prompt, 64
+        prompt, count = _requests()[2].tokens, 64
         (made,) = run(engine, Request(9, prompt, count, 0, GREEDY, chunk=16))
         assert made == generated(of_folder(folder), prompt, count)
         assert run(engine, *_requests()) == wanted
@@ -233,9 +236,15 @@ def test_parts_of_the_weights_serve_as_the_whole(
         assert run(engine, *_requests()) == _alone(folder)
 
 
-@pytest.mark.slow  # compiles and starts three meshes
+@pytest.mark.slow  # compiles and starts four meshes
 @pytest.mark.parametrize(
-    ("name", "mesh"), [("llama", "pp=2"), ("llama-tied", "pp=2"), ("llama", "pp=2,tp=2")]
+    ("name", "mesh"),
+    [
+        ("llama", "pp=2"),
+        ("llama-tied", "pp=2"),
+        ("llama", "pp=2,tp=2"),
+        ("qwen3-moe", "tp=2,pp=2"),
+    ],
 )
 def test_parts_of_stages_serve_as_the_whole(
     name: str, mesh: str, folders: dict[str, Path], tmp_path: Path
@@ -249,7 +258,8 @@ def test_parts_of_stages_serve_as_the_whole(
         for part in sorted(out.glob("rank_*"))
     ]
     of_stage = axes.get("tp", 1)
-    assert layers == [{"0"}] * of_stage + [{"1"}] * of_stage
+    places = [place["pp"] for place in Mesh("mesh", axes).members]
+    assert layers == [{str(place)} for place in places]
     whole = (folder / "model.safetensors").stat().st_size
     sizes = [f.stat().st_size for f in sorted(out.glob("rank_*/*"))]
     assert max(sizes) < 0.8 * whole / of_stage

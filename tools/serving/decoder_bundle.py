@@ -41,7 +41,8 @@ def compile_folder(
     for each; left out, as many as the model has and at most 1024. The model is spread
     over `mesh`, by heads along its axis `tp` and by layers along `pp`. The weights of
     products are `weights`: f32, bf16, f16, int8 or int4; those of integers are not cut
-    along `tp`. `options` are fields of `CompileOptions`. Decoding gains from IREE's O3, which is the default here.
+    along `tp`. `options` are fields of `CompileOptions`. Decoding gains from IREE's O3,
+    which is the default here.
     """
     spec = families.read(folder)
     contexts = [context] if isinstance(context, int) else list(context)

@@ -47,7 +47,9 @@ def engine_maker(flags: Namespace, log: Log) -> Callable[[], Engine]:
         raise ConfigError("--slots: there is at least one")
     if flags.bundle is not None and flags.weights != "f32":
         raise UsageError("--bundle and --weights: a bundle has its kind of weights")
-    if flags.spares < 0 or (flags.spares and prod(mesh.values()) == 1 and flags.bundle is None):
+    if flags.spares < 0 or (
+        flags.spares and prod(mesh.values()) == 1 and flags.bundle is None
+    ):
         raise UsageError(
             f"--spares {flags.spares}: spares are for ranks that die; give --mesh tp=N"
         )

@@ -71,6 +71,27 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": _GEMMA3_ROPE,
         },
     ),
+    "qwen3-moe": (
+        "Qwen3Moe",
+        {
+            "head_dim": 24,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": True,
+        },
+    ),
+    "qwen3-moe-mixed": (
+        "Qwen3Moe",
+        {
+            "num_experts": 32,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 16,
+            "mlp_only_layers": [0],
+            "tie_word_embeddings": True,
+        },
+    ),
+    "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "phi": ("Phi", {"num_key_value_heads": 4}),
     "phi3": ("Phi3", {}),
 }
