@@ -1,8 +1,8 @@
 """A mixture of experts: each token is the business of a few MLPs of many.
 
-The router gives each expert a probability; the likeliest ones compute, and are added up
-with these as weights (Shazeer et al. 2017, arXiv:1701.06538). Who is among them follows
-from how many are likelier, so nothing is sorted; of equal ones the first is.
+The router gives each expert a probability; the likeliest ones compute, and are added
+up with these as weights (Shazeer et al. 2017, arXiv:1701.06538). An expert is among
+them if few enough are likelier, so nothing is sorted; of equal ones the first is.
 
 Of few rows the weights of those experts are gathered, which reads and writes them; of
 many all experts compute all rows, which reads each weight once.
