@@ -28,6 +28,7 @@ from typing import Any
 
 from pcp.runtime.transport.suspension import SuspendDetection
 from pcp.training.coordinator.effects import (
+    Append,
     Close,
     Effect,
     Gather,
@@ -55,10 +56,7 @@ from pcp.training.coordinator.island_formation import (
 )
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.trainer.bundle_checks import plan_of
-from pcp.training.wire.message import (
-    VERSION,
-    Message,
-)
+from pcp.training.wire.message import VERSION, Message
 from pcp.training.wire.messages import (
     Commit,
     Computed,
@@ -75,9 +73,7 @@ from pcp.training.wire.messages import (
     Validated,
     Welcome,
 )
-from pcp.training.wire.operator_messages import (
-    Status,
-)
+from pcp.training.wire.operator_messages import Status
 
 
 class Islands:
@@ -280,9 +276,22 @@ class Islands:
         """A step of the run itself, its effects for ranks; None: at the same time."""
         effects: list[Effect] = []
         now = self.run.state.now if now is None else now
-        for effect in self.run.step(event, now):
+        done = self.run.step(event, now)
+        for effect in done:
             effects += self._translated(effect)
+        for effect in done:
+            if isinstance(effect, Append) and effect.kind == "rewind":
+                effects += self._rewound(effect.fields["to"], now)
         return effects
+
+    def _rewound(self, to: int, now: float) -> list[Effect]:
+        """Islands of which only some ranks caught up with a round that is left.
+
+        To the run they hold the round to which it goes back.
+        """
+        torn = [i for i in self.islands.values() if i.torn_beyond(to)]
+        lack = [self._pass(Received(i, Lacking(round=to)), now) for i in torn]
+        return [effect for effects in lack for effect in effects]
 
     def _translated(self, effect: Effect) -> list[Effect]:
         match effect:
@@ -349,6 +358,7 @@ class Islands:
             self._prepare_order(island, message)
         elif isinstance(message, Restore):
             island.inner_epoch, island.order, island.restored = None, None, {}
+            island.forget(Ready)
         elif isinstance(message, Commit):
             island.settled = True
             island.forget(Ready, Validated)
@@ -371,7 +381,7 @@ class Islands:
         if island.inner_epoch is None or not (again or island.settled):
             island.inner_epoch = order.epoch
         island.order, island.settled = order, False
-        island.forget(Ready, Computed, Prepared)
+        island.forget(Computed, Prepared)
 
     def _order(self, island: Island, at: int, order: RoundStart) -> RoundStart:
         assert island.inner_epoch is not None

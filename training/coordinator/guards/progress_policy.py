@@ -63,6 +63,8 @@ class ProgressPolicy(RoundPolicy):
                 pace.works(now)
                 if pace.usual is None:
                     pace.first = roster.first_step(member.hello.target)
+                    if member.hello.bundle == member.bundle:  # it was loaded before
+                        pace.before = self._run.progress.usual_step_seconds
                 if why := pace.stalled(now):
                     self._end(member, why)
             else:
