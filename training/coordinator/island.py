@@ -6,7 +6,8 @@ is the hash of the digests of its parts, a round is prepared when every part is.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pcp.training.coordinator.island_formation import Rank
@@ -76,6 +77,12 @@ class Island:
     def coordinate(self, rank: Rank) -> int:
         """The coordinate of a rank."""
         return self.ranks.index(rank)
+
+    def placed(self) -> list[tuple[Rank, "Island"]]:
+        """The ranks as they would be back, with the shape of this island."""
+        shape = {"shape": self.shape}
+        back = [replace(r, hello=r.hello.model_copy(update=shape)) for r in self.ranks]
+        return [(rank, self) for rank in back]
 
     # State that the ranks hold
     # --------------------------------------------------------------
@@ -224,6 +231,48 @@ class Island:
     def _ready(self, said: Sequence[Any]) -> Ready:
         digest = self.joined([m.digest for m in said])
         return said[0].model_copy(update={"digest": digest})
+
+
+class Addresses:
+    """The addresses of islands, and those of their ranks."""
+
+    def __init__(self, islands: Mapping[str, Island], sizes: Sequence[int]) -> None:
+        """`sizes` are the ranks of an island by shape."""
+        self._islands, self._sizes = islands, sizes
+
+    def of_island(self, address: str) -> bool:
+        """Whether an island is known by this address."""
+        return address in {island.address for island in self._islands.values()}
+
+    def shapes(self, addresses: Iterable[str]) -> list[int]:
+        """The shape of each island; empty where all are alike."""
+        if len(self._sizes) == 1:
+            return []
+        known = {island.address: island.shape for island in self._islands.values()}
+        return [known.get(address, 0) for address in addresses]
+
+    def ranks(self, addresses: Sequence[str]) -> list[str]:
+        """The ranks of islands, each of which is named by its address."""
+        shapes = self.shapes(addresses) or [0] * len(addresses)
+        return [
+            self.at(address, at)
+            for address, shape in zip(addresses, shapes, strict=True)
+            for at in range(self._sizes[shape])
+        ]
+
+    def member(self, address: str) -> str:
+        """For a rank's address that of its island; any other address unchanged."""
+        for island in self._islands.values():
+            if address in (rank.hello.address for rank in island.ranks):
+                return island.address
+        return address
+
+    def at(self, address: str, coordinate: int) -> str:
+        """For a member's address that of its rank; any other address unchanged."""
+        for island in self._islands.values():
+            if island.address == address:
+                return island.ranks[coordinate].hello.address
+        return address
 
 
 def _far(beat: Heartbeat) -> tuple[int, ...]:

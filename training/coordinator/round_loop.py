@@ -65,7 +65,7 @@ class RoundLoop:
         self._held_since: float | None = None
         self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
             Ready: self.recovery.on_ready,
-            Lacking: self.recovery.on_lacking,
+            Lacking: self._on_lacking,
             Validated: lambda member, said: validation.report(member.name, said),
             Failed: lambda member, said: rounds.drop(member, f"gave up: {said.reason}"),
         }
@@ -78,6 +78,15 @@ class RoundLoop:
     def heard(self, member: Member, message: Message) -> None:
         """Handle a worker's message, of a kind that workers send."""
         self._handlers.get(type(message), self.rounds.heard)(member, message)
+
+    def _on_lacking(self, member: Member, message: Lacking) -> None:
+        """A member could not fetch a state: who did not hand it out may hang."""
+        source = member.taking.get("source")
+        self.recovery.on_lacking(member, message)
+        holders = self._run.roster.holders(self._run.committed)
+        for holder in holders if member.lacked > 1 else ():
+            if holder.name == source:
+                self._saver.doubt(holder)
 
     def tick(self) -> None:
         """Do all that is due now."""

@@ -13,6 +13,7 @@ from helpers.cases.tiny_torch import BATCH, BLOCK, RULES, Tiny
 from helpers.models.token_batches import pair
 from helpers.servers.processes import Processes
 from helpers.worlds.communicators import eventually
+from helpers.worlds.island_rank import POINTS, RING
 from helpers.worlds.training_cluster import crew_member
 from helpers.worlds.training_runs import Background, Watcher, checkpoint_of, experiment
 
@@ -131,7 +132,7 @@ def test_unlike_islands_averaged_in_every_step_are_synchronous_sgd(
 def test_an_island_that_lost_a_device_goes_on_with_the_plan_for_one(
     tmp_path: Path, model: Tiny, processes: Processes
 ) -> None:
-    """Slow: it waits for the lost rank in vain."""
+    """Slow: it waits for the lost rank in vain. With a spare device it grows again."""
     run = Run(tmp_path, model, MESHES, **LONG)
     port, watcher = run.shepherd.port, run.watcher
     crew = [processes.start(RANK, "a", port)]
@@ -143,12 +144,48 @@ def test_an_island_that_lost_a_device_goes_on_with_the_plan_for_one(
         eventually(lambda: watcher.rounds and watcher.rounds[-1].workers == 2, 240)
         watcher.wait_for_round(watcher.rounds[-1].round + 4)
         doomed.kill()  # the second time it is gone already
+    crew.append(processes.start(RANK, "d", port))
+    eventually(lambda: run.shapes() == [1, 2], 240)
+    eventually(lambda: watcher.rounds[-1].workers == 2, 240)
+    watcher.wait_for_round(watcher.rounds[-1].round + 4)
     run.shepherd.interrupt(15)
     run.finish()
     for rank in crew:
         assert rank.wait() == 0
     taken = [r for r in read(run.run.ledger)[0] if r["kind"] == "joined"]
-    assert [r["target"] for r in taken][-1] == "cpu tp=1"
+    assert [r["target"] for r in taken][-2:] == ["cpu tp=1", "cpu tp=2"]
+    assert [r.round for r in watcher.rounds] == [*range(1, len(watcher.rounds) + 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [RING, *POINTS])
+def test_a_rank_that_is_killed_takes_its_island_out_and_it_comes_back(
+    tmp_path: Path, model: Tiny, processes: Processes, point: str
+) -> None:
+    """Slow: five processes, two programs. The whole device dies between its rings, a
+    rank of two everywhere else; a commit says that all shapes have the same state."""
+    run = Run(tmp_path, model, MESHES, **LONG)
+    port, watcher = run.shepherd.port, run.watcher
+    struck = (point, 4)
+    crew = [processes.start(RANK, "a", port, *(struck if point == RING else ()))]
+    eventually(lambda: run.shapes() == [1], 240)
+    crew.append(processes.start(RANK, "b", port))
+    crew.append(processes.start(RANK, "c", port, *(struck if point != RING else ())))
+    doomed = crew.pop(0 if point == RING else -1)
+    eventually(lambda: watcher.rounds, 240)
+    assert doomed.wait() == -9
+    watcher.wait_for_round(watcher.rounds[-1].round + 2)
+    alone = [r.round for r in watcher.rounds if r.workers == 1]
+    assert alone
+    assert alone[0] <= 5
+    crew.append(processes.start(RANK, "d", port))
+    eventually(lambda: run.shapes() == [1, 2], 240)
+    eventually(lambda: watcher.rounds[-1].workers == 2, 60)
+    watcher.wait_for_round(watcher.rounds[-1].round + 2)
+    run.shepherd.interrupt(15)
+    run.finish()
+    for rank in crew:
+        assert rank.wait() == 0
     assert [r.round for r in watcher.rounds] == [*range(1, len(watcher.rounds) + 1)]
 
 
