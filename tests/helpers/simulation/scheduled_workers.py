@@ -347,8 +347,8 @@ class Node(OwnThread):
             self.enters("waiting")
             order, why = self._order, "a rank of the island is gone"
             self._doing += 1
-            at = {"round": order.round, "epoch": order.epoch}
-            self.send(GroupFailed(**at, reason=why, lost=[lost], inside=True))
+            said = GroupFailed(round=order.round, epoch=order.epoch, reason=why)
+            self.send(said.model_copy(update={"lost": [lost], "inside": True}))
 
     def _stepped(self, order: RoundStart, base: str) -> None:
         self.work = (order.round, list(order.lease), base, order.inner_epoch)
