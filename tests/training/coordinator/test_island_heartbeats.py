@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from helpers.simulation.pure_run import PREPARED
 from helpers.simulation.run_schedules import Schedule
 
 from pcp.training.coordinator.island import Island
@@ -13,7 +14,6 @@ from pcp.training.wire.messages import (
     Heartbeat,
     Hello,
     InnerExchangeReport,
-    Prepared,
     RoundStart,
     Whereabouts,
 )
@@ -83,13 +83,9 @@ def test_a_rank_that_has_prepared_the_round_is_not_where_its_island_is(
     island.order = RoundStart(
         round=1, epoch=1, members=["a", "b"], rank=0, lease=[(0, 8)], steps=2, longest=2
     )
-    done = Prepared(
-        round=1, epoch=1, digest="1" * 64, loss=1.0, loss_first=1.0, steps=2, tokens=8,
-        bytes_sent=0, bytes_received=0, compute_seconds=1.0, exchange_seconds=1.0,
-    )  # fmt: skip
     beats = [beat("waiting"), beat("exchange", awaits=1)]
     assert heard(island, *beats) == beats[0], "rank 0 has not begun"
-    assert island.says(ranks[0], done) is None
+    assert island.says(ranks[0], PREPARED) is None
     assert heard(island, *beats) == beats[1]
 
 

@@ -54,6 +54,8 @@ class ProgressPolicy(RoundPolicy):
         roster = self._run.roster
         for member in roster:
             name, pace, attempt = member.name, member.pace, self.attempt
+            if member.hello.bundle == member.bundle:  # it was loaded before
+                pace.before = self._run.progress.usual_step_seconds
             asked, pace.behind = False, True  # a member of no group waits for none
             if attempt is not None and name in attempt.members:
                 pace.behind = attempt.lags(name, pace.at)
@@ -63,8 +65,6 @@ class ProgressPolicy(RoundPolicy):
                 pace.works(now)
                 if pace.usual is None:
                     pace.first = roster.first_step(member.hello.target)
-                    if member.hello.bundle == member.bundle:  # it was loaded before
-                        pace.before = self._run.progress.usual_step_seconds
                 if why := pace.stalled(now):
                     self._end(member, why)
             else:
