@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from pcp.bundle import Bundle, Collective, Function, Manifest, Mesh, Module, TensorSpec
+from pcp.compiler.iree import COMMON_FLAGS
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.group.rendezvous import Rendezvous
 from pcp.runtime.memory.shared_arrays import shared_empty
@@ -41,8 +42,7 @@ def build(count: int, driver: str, path: Path) -> None:
     module = compile_str(
         TEXT.format(t=f"tensor<{count}xf32>"),
         target_backends=["llvm-cpu"],
-        input_type="stablehlo",
-        extra_args=["--iree-llvmcpu-target-cpu=host"],
+        extra_args=["--iree-llvmcpu-target-cpu=host", *COMMON_FLAGS],
     )
     assert module is not None, "it is compiled to memory"
     where, shape = "modules/cpu.vmfb", (count,)

@@ -61,7 +61,7 @@ def schedule_for(shape: Contraction, vector_bits: int, far: int = 1) -> Schedule
 
     `far`: steps side by side where rows of the right operand lie 4 KiB apart.
     """
-    if turn := _turns(shape, vector_bits):
+    if turn := turns(shape, vector_bits):
         shape = replace(shape, form="NN")
     if not shape.size or (shape.form[1] == "T" and not _is_of_heads(shape)):
         return None
@@ -78,7 +78,7 @@ def _is_of_heads(shape: Contraction) -> bool:
     return shape.batch > 0 and shape.form == "NT" and shape.depth <= MOST_DEPTH
 
 
-def _turns(shape: Contraction, vector_bits: int) -> bool:
+def turns(shape: Contraction, vector_bits: int) -> bool:
     """Whether the right operand is to be transposed in memory first."""
     wide = vector_bits >= TURNING_BITS and not shape.batch
     return wide and shape.form == "NT" and shape.rows >= LEAST_TURNED

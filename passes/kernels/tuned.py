@@ -8,6 +8,7 @@ is transposed first. `iree` leaves the product to IREE.
 """
 
 import re
+from collections.abc import Mapping
 
 from pcp.errors import PassError
 from pcp.passes.kernels.contractions import Contraction
@@ -30,6 +31,22 @@ def parse(text: str) -> dict[Contraction, Schedule | None]:
         shape = Contraction(form, batch, rows, depth, columns)
         found[shape] = _schedule(row, shape, rest[4:]) if rest[4] else None
     return found
+
+
+def text_of(choices: Mapping[Contraction, Schedule | None]) -> str:
+    """The option that says them, as `parse` reads it."""
+    return ";".join(_row(shape, schedule) for shape, schedule in choices.items())
+
+
+def _row(shape: Contraction, schedule: Schedule | None) -> str:
+    extents = (shape.batch, shape.rows, shape.depth, shape.columns)
+    said = f"{shape.form}:{'x'.join(map(str, extents))}="
+    if schedule is None:
+        return f"{said}iree"
+    tiles = schedule.tiles
+    part = f"{tiles.part_rows}x{tiles.part_columns}"
+    numbers = f"{tiles.rows}x{tiles.columns}x{tiles.depth}"
+    return f"{said}{part}:{numbers}" + ":turned" * schedule.turned
 
 
 def _schedule(row: str, shape: Contraction, said: list[str]) -> Schedule:

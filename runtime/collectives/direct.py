@@ -54,6 +54,9 @@ class Contribution:
     pool: BufferPool
     out: NDArray | None = None
     """A new flat array to make the result in; without one it is made in scratch."""
+    in_place: bool = False
+    """Whether the result takes the place of `source`: it may be made there, if what
+    was there can be put back."""
 
 
 class EagerReduce(Operation):

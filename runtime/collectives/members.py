@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from pcp.runtime.collectives.segments.compiled_moves import Carriers
+from pcp.runtime.collectives.segments.compiled_moves import CompiledLoop
 from pcp.runtime.collectives.segments.held_frames import AheadBounds
 from pcp.runtime.transport.event_loop import Timer
 from pcp.runtime.transport.frame import Frame
@@ -14,6 +14,7 @@ class Members(AheadBounds, Protocol):
 
     rank: int
     world_size: int
+    epoch: int
 
     def send(self, peer: int, frame: Frame) -> None:
         """Queue a frame to a member."""
@@ -23,8 +24,8 @@ class Members(AheadBounds, Protocol):
         """The bytes of the largest payload that suits the link to a member."""
         ...
 
-    def carriers(self, peers: Iterable[int]) -> Carriers | None:
-        """The loop and the links that a compiled loop may have; None if not all."""
+    def compiled_loop(self, peers: Iterable[int]) -> CompiledLoop | None:
+        """The compiled loop over the links to these members; None if there is none."""
         ...
 
     def recall(self, peer: int, tag: int, seq: int) -> None:

@@ -16,8 +16,9 @@ An operation's life, driven by frames in the loop's thread:
   data in flight is bounded by the operations' own buffers. Some data goes to a far
   peer before that; the peer keeps it until it opens too (`unexpected_frames`).
 * Among many members OPEN and DONE go along a tree instead (`agreement`).
-* The caller's array is written in the commit and nowhere else. A member votes
-  once. When one dies, the others commit if all of them had voted, and give
+* The caller's array has the result behind the commit, and is as it was if there is
+  none: only a compiled loop writes it before, and puts back what was there. A member
+  votes once. When one dies, the others commit if all of them had voted, and give
   up, inputs unchanged, if one had not.
 * A member that leaves the group votes against the operations it has not voted for, and
   sends those votes: only dead members have no vote.
@@ -100,6 +101,8 @@ class Operation(LocalPart):
         self._held: HeldFrames | None = None
         self._unsent = 0
         self._voted = self._announced = self._called_out = False
+        self._waits_below = False
+        """Whether a compiled loop votes, and says when all is over."""
 
     # The life of an operation, called by the group.
 
@@ -138,8 +141,10 @@ class Operation(LocalPart):
         self.begin()
         self._was_sent()
 
-    def on_open(self, peer: int, payload: memoryview) -> None:
-        """Handle the OPEN frame of a peer."""
+    def on_open(
+        self, peer: int, payload: memoryview, when: float | None = None
+    ) -> None:
+        """Handle the OPEN frame of a peer, which came now or at a time."""
         if self.over:
             return
         if peer in self.opened or peer not in self.peers:
@@ -164,7 +169,7 @@ class Operation(LocalPart):
         if held is not None:
             held.caught_up(self.group, peer)
         eager_bytes = len(eager) if self.eager_data else 0
-        self.timing.join(peer, eager_bytes, last=self.all_here)
+        self.timing.join(peer, eager_bytes, last=self.all_here, now=when)
         self.accept(peer, eager)
         for frame in held.take(peer) if held is not None else ():
             self.group.send(peer, frame)
@@ -364,7 +369,7 @@ class Operation(LocalPart):
 
     def _progress(self) -> None:
         """Vote when the local part is done; commit when all votes are in."""
-        if self.over:
+        if self.over or self._waits_below:
             return
         if not self._voted:
             opened = self.buffered or self.all_here

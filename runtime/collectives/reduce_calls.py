@@ -76,6 +76,7 @@ class AllReduce(Tagged[NDArray]):
         # No caller has a new array before all have voted: it can serve as scratch.
         out = None if target is array else target.reshape(-1)
         part = _contribution(context, self.op, array, into(target), out)
+        part.in_place = target is array
         facts = facts_of("all_reduce", array, op=self.op)
         if spec is not None:
             if algorithm is not None:

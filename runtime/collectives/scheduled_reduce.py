@@ -13,38 +13,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pcp.errors import PcpError, ProtocolError
+from pcp.errors import ProtocolError
 from pcp.runtime.collectives.direct import Contribution, segment_bytes
-from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.schedule import MemberSchedule, Move
-from pcp.runtime.collectives.segments.compiled_moves import (
-    SEGMENT_BYTES,
-    CompiledMoves,
-    MoveMemory,
-    plan_fits,
-)
-from pcp.runtime.collectives.segments.segment_flow import (
-    PIECE_BYTES,
-    FlatBuffer,
-    SegmentFlow,
-)
+from pcp.runtime.collectives.segments.compiled_reduce import CompiledReduce
+from pcp.runtime.collectives.segments.segment_flow import FlatBuffer, SegmentFlow
 from pcp.runtime.memory.buffer_pool import ScratchLease
-from pcp.runtime.transport.frame import Frame, Header, Kind, PartialFrame, unpack_header
+from pcp.runtime.transport.frame import Header
 from pcp.runtime.transport.incoming import Flow
-from pcp.runtime.transport.mover import BULK_BYTES
-
-_SUMS = {
-    "float32": ord("f"),
-    "float64": ord("d"),
-    "int32": ord("i"),
-    "uint32": ord("i"),
-    "int64": ord("l"),
-    "uint64": ord("l"),
-}
-"""The additions of the compiled loops, by the name of the element type."""
 
 
-class ScheduledReduce(Operation):
+class ScheduledReduce(CompiledReduce):
     """See the module. `chunks` are the ranges of elements that `plan` numbers.
 
     `commit` gets the flat result, of which only those chunks are valid that the plan
@@ -74,7 +53,7 @@ class ScheduledReduce(Operation):
         self.bulk = part.source.nbytes
         self._lease = ScratchLease(part.pool)
         self._write = part.commit
-        self._given = part.out
+        self._given, self._in_place = part.out, part.in_place
         self._placed: dict[int, int] = {}
         """The move whose segment a peer is sending."""
         self._flowing: set[int] = set()
@@ -84,8 +63,6 @@ class ScheduledReduce(Operation):
         self._spare: list[FlatBuffer] = []
         self._full: set[int] = set()
         """The moves of which a large segment is on its way to the kernel."""
-        self._compiled: CompiledMoves | None = None
-        """The compiled loop, while it makes the moves."""
 
     @property
     def partners(self) -> Iterable[int] | None:
@@ -119,19 +96,15 @@ class ScheduledReduce(Operation):
             if move.sends and not move.after:
                 self._go_on(index)
 
-    def end(self, error: PcpError | None = None, value: Any = None) -> None:
-        compiled, self._compiled = self._compiled, None
-        if compiled is not None:
-            compiled.give_back(goes_on=False)
-        super().end(error, value)
-
     def place(self, peer: int, header: Header) -> memoryview:
+        self._take_segment()
         index, stop = self._due(peer, header)
         self._placed[peer] = index
         return self._room_of(index, header.offset, stop)
 
     def flow(self, peer: int, header: Header) -> Flow | None:
         """The receiver of a segment that can be added as it comes, else None."""
+        self._take_segment()
         index, stop = self._due(peer, header)
         move, start = self._plan.moves[index], header.offset
         ready = move.reduce and self._at[index] == start
@@ -176,114 +149,18 @@ class ScheduledReduce(Operation):
         return not self._missing
 
     def commit(self) -> Any:
-        return self._write(self._out.array)
+        made = self._values if self._made_in_place else self._out
+        return self._write(made.array)
 
     def release(self) -> None:
         # After a failure a link may still be filling a segment.
         self._lease.settle(clean=self._voted)
 
-    # For the compiled loop (`compiled_moves.CompiledReduction`).
-
-    def _compile(self) -> bool:
-        """Leave the moves to the compiled loop, if they and the links suit it."""
-        moves, wide = self._plan.moves, self._reduction.accumulator
-        sizes = [stop - start for start, stop in self._chunks]
-        code = self.sum_code
-        large = min(sizes) * self.itemsize >= BULK_BYTES
-        if (
-            wide != self._dtype
-            or code is None
-            or not large
-            or not plan_fits(self._plan)
-        ):
-            return False
-        found = self.group.carriers({move.peer for move in moves})
-        if found is None:
-            return False
-        self._scratches = {peer: self.spare(PIECE_BYTES) for peer in found[1]}
-        mean = self._size if self._reduction.op == "mean" else 0
-        work = MoveMemory(
-            self._values.octets,
-            self._out.octets,
-            self._at,
-            self._here,
-            self._stop,
-            [room.octets for room in self._scratches.values()],
-            (code, self.sum_travels, mean),
-            min(self._step, SEGMENT_BYTES // self.itemsize),
-        )
-        self._unsent += 1
-        key = self.tag, self.seq
-        self._compiled = CompiledMoves(self, self._plan, key, found, work)
-        self.timing.sent += self._unsent_bytes()
-        return True
-
-    def _unsent_bytes(self) -> int:
-        """The bytes of what this member has still to send."""
-        both = zip(self._plan.moves, self._at, self._stop, strict=True)
-        return self.itemsize * sum(stop - at for move, at, stop in both if move.sends)
-
-    def came(self, elements: int) -> None:
-        """Note elements that have come, and may go on."""
-        self._missing -= elements
-        self.timing.receive(elements * self.itemsize)
-
-    def opened_by(self, peer: int) -> bool:
-        """Whether data may go to this peer."""
-        return peer in self.opened
-
-    def resumed(self, peer: int, unread: PartialFrame) -> Flow:
-        """The receiver of the rest of a frame that is partly received."""
-        nbytes = unpack_header(unread.header).length
-        stop = unread.start + nbytes // self.itemsize
-        flow = SegmentFlow(self, unread.move, unread.start, stop, nbytes)
-        flow.resume(unread, self._scratches[peer].octets)
-        self._placed[peer] = unread.move
-        self._flowing.add(peer)
-        return flow
-
-    def unsent(self, index: int, start: int, nbytes: int) -> Frame:
-        """The frame of a move that is partly sent."""
-        move, stop = self._plan.moves[index], start + nbytes // self.itemsize
-        payload = self._payload(move, start, stop)
-        self._unsent += 1
-        return self._frame(Kind.DATA, payload, move.round, start, self._was_sent)
-
-    def returned(self) -> None:
-        """Go on in Python; or all moves are done."""
-        self._compiled = None
-        self.timing.sent -= self._unsent_bytes()  # `send_data` counts them
-        for index, move in enumerate(self._plan.moves):
-            if move.sends:
-                self._send_on(index, move)
-        self._was_sent()
-
     # For segments that are processed as they come.
-
-    @property
-    def itemsize(self) -> int:
-        """The bytes of an element of the result."""
-        return self._dtype.itemsize
-
-    def move(self, index: int) -> Move:
-        """A move of this member."""
-        return self._plan.moves[index]
 
     def room(self, start: int, stop: int) -> memoryview:
         """The memory of a range of the result."""
         return self._out.part(start, stop)
-
-    @property
-    def sum_code(self) -> int | None:
-        """The letter of the addition in the compiled loops; None if they have none."""
-        if self._reduction.op not in ("sum", "mean"):
-            return None
-        return _SUMS.get(self._reduction.accumulator.name)
-
-    @property
-    def sum_travels(self) -> bool:
-        """Whether what arrives is the left operand."""
-        return self._plan.sum_travels
 
     def operands(
         self, move: Move, start: int, stop: int

@@ -26,9 +26,11 @@ class Timing:
     joined: dict[int, float] = field(default_factory=dict)
     """When each of these peers had opened, as this member saw it."""
 
-    def join(self, peer: int, nbytes: int, *, last: bool) -> None:
+    def join(
+        self, peer: int, nbytes: int, *, last: bool, now: float | None = None
+    ) -> None:
         """Note that a peer opened, and so many bytes of data in its frame."""
-        now = self.joined[peer] = time.monotonic()
+        now = self.joined[peer] = now or time.monotonic()
         if nbytes:
             self.receive(nbytes, now)
         if last:

@@ -25,15 +25,12 @@ from pcp.runtime.collectives.descriptor import LIMITS
 from pcp.runtime.collectives.metrics import Metric, Telemetry
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.pending import Pending
-from pcp.runtime.collectives.segments.compiled_moves import Carriers
+from pcp.runtime.collectives.segments.compiled_moves import CompiledLoop, lendable
 from pcp.runtime.group.failure_detector import FailureDetector, HeartbeatOptions
 from pcp.runtime.group.operation_table import OperationTable
 from pcp.runtime.group.outcomes import CALLED_BYTES, Key, called_by
 from pcp.runtime.group.peer_health import Health, group_metrics
-from pcp.runtime.group.unexpected_frames import (
-    AHEAD_BYTES,
-    charge,
-)
+from pcp.runtime.group.unexpected_frames import AHEAD_BYTES, charge
 from pcp.runtime.transport.event_loop import Loop, Timer
 from pcp.runtime.transport.fault_injection import FaultPlan
 from pcp.runtime.transport.frame import (
@@ -93,6 +90,7 @@ class Group:
         self._on_one_machine = False
         """Whether all members are on this machine, with a processor for each."""
         self._closed = False
+        self._compiled: CompiledLoop | None = None
         self._closing: list[Link] = []
         self.arbiter: Callable[[Key], None] | None = None
         """The arbiter of operations in doubt after the loss of a peer, or None."""
@@ -168,21 +166,21 @@ class Group:
         plain = isinstance(self.links.get(peer), TcpLink)
         return _NEAR_PAYLOAD if plain and peer not in self._far else 0
 
-    def carriers(self, peers: Iterable[int]) -> Carriers | None:
-        """The loop and the sockets' links that a compiled loop may have; None if not.
+    def compiled_loop(self, peers: Iterable[int]) -> CompiledLoop | None:
+        """The compiled loop over the links to these members; None if there is none.
 
-        A compiled loop would bypass a fault plan; and far peers get data before they
-        open.
+        It would bypass a fault plan; and far peers get data before they open.
         """
+        kept = self._compiled
+        if kept is not None and kept.running:
+            return kept if kept.takes(peers) else None
         if self._faults is not None or self.loop.driver is not None:
             return None
-        found: dict[int, TcpLink] = {}
-        for peer in sorted(peers):
-            link = self.links.get(peer)
-            if not isinstance(link, TcpLink) or not link.lendable or peer in self._far:
-                return None
-            found[peer] = link
-        return self.loop, found
+        near = {peer: self.links.get(peer) for peer in {*peers} - self._far}
+        found = lendable(near) if len(near) == len({*peers}) else None
+        if found is not None and (kept is None or kept.links != found):
+            kept = self._compiled = CompiledLoop(self.loop, found)
+        return None if found is None else kept
 
     def run_ahead(self, peer: int, nbytes: int) -> int:
         """Reserve room for data at a peer before it opens: the cost, 0 to wait.

@@ -238,6 +238,7 @@ typedef void (*Sum)(uint8_t *, const uint8_t *, const uint8_t *, size_t);
     {                                                                                \
         type *to = (type *)out;                                                      \
         const type *x = (const type *)a, *y = (const type *)b;                       \
+        _Pragma("GCC ivdep") /* `out` may be `a` or `b`, and overlaps neither */      \
         for (size_t i = 0; i < n; i++)                                               \
             to[i] = x[i] + y[i];                                                     \
     }

@@ -9,7 +9,12 @@
 #define Py_LIMITED_API 0x030B0000
 #endif
 #include <Python.h>
+#ifdef __linux__
+#include <sys/epoll.h>
+#endif
 #include "_bulk.h"
+#include "_frames.h"
+#include "_jobs.h"
 #include "_moves.h"
 
 /* The type Hash, with the interface of xxhash.xxh3_64. */
@@ -59,6 +64,8 @@ static PyObject *hash_py_digest(PyObject *self, PyObject *none)
     }
     return PyLong_FromUnsignedLongLong(hash_digest(hash));
 }
+
+#include "_moves_type.h"
 
 /* copy(to, from): of different memory, and so much that no cache keeps it. */
 static PyObject *copy(PyObject *module, PyObject *args)
@@ -200,211 +207,6 @@ static PyObject *send_frame(PyObject *module, PyObject *args)
     return result;
 }
 
-/* The type Moves: `_moves.h` for Python. */
-
-enum { VALUES, OUT, AT, HERE, TABLE, BEFORE, PLAIN };
-
-typedef struct {
-    PyObject_HEAD
-    Moves moves;
-    Py_buffer kept[PLAIN + MOST_PEERS];
-    int held;
-} MovesObject;
-
-static void moves_dealloc(PyObject *object)
-{
-    MovesObject *self = (MovesObject *)object;
-    PyTypeObject *type = Py_TYPE(object);
-    freefunc drop = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    while (self->held)
-        PyBuffer_Release(&self->kept[--self->held]);
-    PyMem_Free(self->moves.peers);
-    drop(object);
-    Py_DECREF(type);
-}
-
-static int keep(MovesObject *self, PyObject *from, int flags)
-{
-    if (PyObject_GetBuffer(from, &self->kept[self->held], flags) < 0)
-        return 0;
-    self->held++;
-    return 1;
-}
-
-/* Whether all numbers are within the memory; sets the rest of the fields. */
-static int consistent(MovesObject *self, const Py_buffer *prefix)
-{
-    Moves *m = &self->moves;
-    const Py_buffer *kept = self->kept;
-    Py_ssize_t count = kept[AT].len / 8, befores = kept[BEFORE].len / 8;
-    m->sum = sum_of(m->code, &m->size);
-    if (m->sum == NULL || prefix->len != PREFIX || m->step < 1 ||
-        kept[HERE].len != kept[AT].len || kept[VALUES].len != kept[OUT].len ||
-        kept[TABLE].len != count * (Py_ssize_t)sizeof(Move) ||
-        (m->mean && m->code != 'f' && m->code != 'd'))
-        return 0;
-    m->moves = kept[TABLE].buf;
-    m->before = kept[BEFORE].buf;
-    m->at = kept[AT].buf;
-    m->here = kept[HERE].buf;
-    m->values = kept[VALUES].buf;
-    m->out = kept[OUT].buf;
-    m->move_count = (int)count;
-    memcpy(m->prefix, prefix->buf, PREFIX);
-    m->checked = m->prefix[7] == 1;
-    int64_t elements = (int64_t)((size_t)kept[OUT].len / m->size);
-    for (int i = 0; i < m->move_count; i++) {
-        const Move *move = &m->moves[i];
-        if (move->peer < 0 || move->peer >= m->peer_count || m->at[i] < 0 ||
-            m->here[i] < 0 || move->stop < m->at[i] || move->stop > elements ||
-            move->after < 0 || move->afters < 0 || move->after + move->afters > befores ||
-            (!move->sends && move->reduce && move->afters))
-            return 0;
-        for (int64_t k = 0; k < move->afters; k++)
-            if (m->before[move->after + k] < 0 || m->before[move->after + k] >= count)
-                return 0;
-    }
-    for (int i = 0; i < m->peer_count; i++)
-        if (kept[PLAIN + i].len < PIECE)
-            return 0;
-    return 1;
-}
-
-/* Moves(prefix, code, came_first, mean, step, values, out, at, here, table, before,
- *       scratch of each peer) */
-static PyObject *moves_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
-{
-    PyObject *parts[PLAIN], *scratch;
-    int code, came_first, mean;
-    long long step;
-    Py_buffer prefix;
-    if (!PyArg_ParseTuple(args, "y*ipiLOOOOOOO!", &prefix, &code, &came_first, &mean,
-                          &step, &parts[0], &parts[1], &parts[2], &parts[3], &parts[4],
-                          &parts[5], &PyTuple_Type, &scratch))
-        return NULL;
-    allocfunc make = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    MovesObject *self = (MovesObject *)make(type, 0);
-    Py_ssize_t peers = PyTuple_Size(scratch);
-    int good = self != NULL && peers <= MOST_PEERS;
-    for (int i = 0; good && i < PLAIN; i++)
-        good = keep(self, parts[i], i == OUT || i == AT || i == HERE ? PyBUF_WRITABLE
-                                                                     : PyBUF_SIMPLE);
-    for (Py_ssize_t i = 0; good && i < peers; i++)
-        good = keep(self, PyTuple_GetItem(scratch, i), PyBUF_WRITABLE);
-    if (good) {
-        Moves *m = &self->moves;
-        m->peers = PyMem_Calloc((size_t)peers + 1, sizeof(Peer));
-        m->peer_count = (int)peers;
-        m->code = code;
-        m->came_first = came_first;
-        m->mean = mean;
-        m->step = step;
-        good = m->peers != NULL && consistent(self, &prefix);
-        for (int i = 0; good && i < m->peer_count; i++) {
-            m->peers[i].in_move = m->peers[i].out_move = NONE;
-            m->peers[i].scratch = self->kept[PLAIN + i].buf;
-        }
-    }
-    PyBuffer_Release(&prefix);
-    if (good)
-        return (PyObject *)self;
-    Py_XDECREF((PyObject *)self);
-    if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_ValueError, "these moves do not fit their memory");
-    return NULL;
-}
-
-/* run(ends, others, milliseconds, watch, budget) -> (why, peer, elements that came) */
-static PyObject *moves_run(PyObject *object, PyObject *args)
-{
-    Moves *m = &((MovesObject *)object)->moves;
-    PyObject *ends;
-    int others, milliseconds, watch;
-    unsigned long long budget;
-    if (!PyArg_ParseTuple(args, "O!iiiK", &PyTuple_Type, &ends, &others, &milliseconds,
-                          &watch, &budget))
-        return NULL;
-    if (PyTuple_Size(ends) != m->peer_count) {
-        PyErr_SetString(PyExc_ValueError, "there are two ends for each peer");
-        return NULL;
-    }
-    for (int i = 0; i < m->peer_count; i++) {
-        Peer *p = &m->peers[i];
-        if (!PyArg_ParseTuple(PyTuple_GetItem(ends, i), "iip", &p->in_fd, &p->out_fd,
-                              &p->hold))
-            return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    moves_on(m, others, milliseconds, watch, budget);
-    Py_END_ALLOW_THREADS
-    int64_t done = m->done;
-    m->done = 0;
-    return Py_BuildValue("iiL", m->why, m->which, (long long)done);
-}
-
-static Peer *peer_of(PyObject *object, PyObject *number)
-{
-    Moves *m = &((MovesObject *)object)->moves;
-    long which = PyLong_AsLong(number);
-    if (which >= 0 && which < m->peer_count)
-        return &m->peers[which];
-    if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_IndexError, "there is no such peer");
-    return NULL;
-}
-
-static PyObject *moves_counts(PyObject *object, PyObject *number)
-{
-    Peer *p = peer_of(object, number);
-    return p == NULL ? NULL : Py_BuildValue("KK", p->bytes_in, p->bytes_out);
-}
-
-static PyObject *moves_head(PyObject *object, PyObject *number)
-{
-    Peer *p = peer_of(object, number);
-    if (p == NULL)
-        return NULL;
-    Py_ssize_t count = (Py_ssize_t)p->head_fill;
-    p->head_fill = 0;
-    return PyBytes_FromStringAndSize((const char *)p->head, count);
-}
-
-static PyObject *hash_copy(const Hash *from)
-{
-    PyObject *copy = PyObject_CallNoArgs((PyObject *)hash_type);
-    if (copy != NULL)
-        ((HashObject *)copy)->hash = *from;
-    return copy;
-}
-
-/* unread(peer) -> None or (move, header, from, at, fill, left, hash, trailer) */
-static PyObject *moves_unread(PyObject *object, PyObject *number)
-{
-    Peer *p = peer_of(object, number);
-    if (p == NULL)
-        return NULL;
-    if (p->in_move == NONE)
-        Py_RETURN_NONE;
-    return Py_BuildValue("Ly#LLnnNy#", (long long)p->in_move, p->frame,
-                         (Py_ssize_t)HEADER, (long long)p->in_from,
-                         (long long)p->in_at, (Py_ssize_t)p->fill,
-                         (Py_ssize_t)p->in_left, hash_copy(&p->in_hash), p->trailer,
-                         (Py_ssize_t)p->trailer_fill);
-}
-
-/* unsent(peer) -> None or (move, from, bytes, sent, hashed, hash) */
-static PyObject *moves_unsent(PyObject *object, PyObject *number)
-{
-    Peer *p = peer_of(object, number);
-    if (p == NULL)
-        return NULL;
-    if (p->out_move == NONE)
-        Py_RETURN_NONE;
-    return Py_BuildValue("LLnnnN", (long long)p->out_move, (long long)p->out_from,
-                         (Py_ssize_t)p->out_bytes, (Py_ssize_t)p->sent,
-                         (Py_ssize_t)p->hashed, hash_copy(&p->out_hash));
-}
-
 static PyMethodDef hash_methods[] = {
     {"update", hash_py_update, METH_O, "Read these bytes."},
     {"intdigest", hash_py_digest, METH_NOARGS, "The checksum of all bytes so far."},
@@ -416,22 +218,90 @@ static PyType_Slot hash_slots[] = {
     {0, NULL}};
 static PyType_Spec hash_spec = {"pcp.runtime.transport._mover.Hash", sizeof(HashObject),
                                 0, Py_TPFLAGS_DEFAULT, hash_slots};
-static PyMethodDef moves_methods[] = {
-    {"run", moves_run, METH_VARARGS, "Move until something else is to be done."},
-    {"counts", moves_counts, METH_O, "Bytes received from a peer, and sent to it."},
-    {"head", moves_head, METH_O, "Take the bytes of a header that has come."},
-    {"unread", moves_unread, METH_O, "The frame that is being received."},
-    {"unsent", moves_unsent, METH_O, "The frame that is being sent."},
-    {NULL, NULL, 0, NULL}};
-static PyType_Slot moves_slots[] = {
-    {Py_tp_new, moves_new},
-    {Py_tp_dealloc, moves_dealloc},
-    {Py_tp_methods, moves_methods},
-    {0, NULL}};
-static PyType_Spec moves_spec = {"pcp.runtime.transport._mover.Moves",
-                                 sizeof(MovesObject), 0, Py_TPFLAGS_DEFAULT,
-                                 moves_slots};
+/* Small calls of the system that do not wait: they keep the interpreter's lock, which
+ * costs a busy interpreter's other threads nothing, and this one milliseconds to get
+ * back. */
+
+enum { MOST_VIEWS = 64, MOST_EVENTS = 64 };
+
+/* push(fd, buffers) -> bytes that the socket took */
+static PyObject *push(PyObject *module, PyObject *args)
+{
+    PyObject *buffers;
+    Py_buffer views[MOST_VIEWS];
+    struct iovec parts[MOST_VIEWS];
+    struct msghdr message = {0};
+    Py_ssize_t held = 0, sent = -1;
+    int fd;
+    if (!PyArg_ParseTuple(args, "iO", &fd, &buffers))
+        return NULL;
+    Py_ssize_t count = PySequence_Size(buffers);
+    for (; held < count && held < MOST_VIEWS; held++) {
+        PyObject *one = PySequence_GetItem(buffers, held);
+        int good = one != NULL && PyObject_GetBuffer(one, &views[held], PyBUF_SIMPLE) == 0;
+        Py_XDECREF(one);
+        if (!good)
+            break;
+        parts[held] = (struct iovec){views[held].buf, (size_t)views[held].len};
+    }
+    if (!PyErr_Occurred()) {
+        message.msg_iov = parts;
+        message.msg_iovlen = (size_t)held;
+        do
+            sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        while (sent < 0 && errno == EINTR);
+        if (sent < 0)
+            PyErr_SetFromErrno(PyExc_OSError);
+    }
+    while (held)
+        PyBuffer_Release(&views[--held]);
+    return sent < 0 ? NULL : PyLong_FromSsize_t(sent);
+}
+
+/* pull(fd, room) -> bytes that came */
+static PyObject *pull(PyObject *module, PyObject *args)
+{
+    Py_buffer room;
+    int fd;
+    ssize_t came;
+    if (!PyArg_ParseTuple(args, "iw*", &fd, &room))
+        return NULL;
+    do
+        came = recv(fd, room.buf, (size_t)room.len, MSG_DONTWAIT);
+    while (came < 0 && errno == EINTR);
+    if (came < 0)
+        PyErr_SetFromErrno(PyExc_OSError);
+    PyBuffer_Release(&room);
+    return came < 0 ? NULL : PyLong_FromSsize_t(came);
+}
+
+#ifdef __linux__
+/* peek(epoll) -> [(fd, readable, writable)] of what is ready now */
+static PyObject *peek(PyObject *module, PyObject *number)
+{
+    struct epoll_event events[MOST_EVENTS];
+    int fd = (int)PyLong_AsLong(number), count = epoll_wait(fd, events, MOST_EVENTS, 0);
+    if (count < 0 && errno != EINTR)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    PyObject *found = PyList_New(0);
+    for (int i = 0; found != NULL && i < count; i++) {
+        int reads = (events[i].events & ~(uint32_t)EPOLLOUT) != 0;
+        int writes = (events[i].events & ~(uint32_t)EPOLLIN) != 0;
+        PyObject *one = Py_BuildValue("iii", events[i].data.fd, reads, writes);
+        if (one == NULL || PyList_Append(found, one) < 0)
+            Py_CLEAR(found);
+        Py_XDECREF(one);
+    }
+    return found;
+}
+#endif
+
 static PyMethodDef functions[] = {
+#ifdef __linux__
+    {"peek", peek, METH_O, "What a selector would report at once."},
+#endif
+    {"push", push, METH_VARARGS, "Send what a socket takes, with the lock held."},
+    {"pull", pull, METH_VARARGS, "Receive what a socket has, with the lock held."},
     {"receive", receive, METH_VARARGS, "Receive and add what a socket has."},
     {"copy", copy, METH_VARARGS, "Copy more than a cache keeps."},
     {"send", send_frame, METH_VARARGS, "Send what a socket takes of a frame."},
@@ -449,7 +319,7 @@ PyMODINIT_FUNC PyInit__mover(void)
     if (module == NULL || hash_type == NULL || moves_type == NULL ||
         PyModule_AddObjectRef(module, "Hash", (PyObject *)hash_type) < 0 ||
         PyModule_AddObjectRef(module, "Moves", moves_type) < 0 ||
-        PyModule_AddIntConstant(module, "INTERFACE", 2) < 0) {
+        PyModule_AddIntConstant(module, "INTERFACE", 3) < 0) {
         Py_XDECREF(module);
         module = NULL;
     }

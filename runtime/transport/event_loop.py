@@ -19,10 +19,13 @@ from contextlib import suppress
 from typing import Any, Protocol, cast
 
 from pcp.errors import CollectiveAborted, RuntimeFault, Timeout, UsageError
+from pcp.runtime.transport import mover
 from pcp.runtime.transport.suspension import SuspendDetection
 
 _log = logging.getLogger("pcp.runtime")
 _MAX_SLEEP = 1.0
+_EPOLL = "EpollSelector"
+_WAKE = memoryview(b"\0")
 WATCHFUL_SECONDS = 200e-6
 """The assumed cost of a sleep and a wake-up, which no system reports."""
 _FEW_TIMERS = 256
@@ -76,11 +79,13 @@ class Loop:
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._crowded = _FEW_TIMERS
+        self._peeks = hasattr(mover.compiled, "peek") and hasattr(selectors, _EPOLL)
         self._order = itertools.count()
         self._awake = False
         self._closing = self._over = False
         self._asked: set[Future[Any]] = set()
         self._wake_in, self._wake_out = socket.socketpair()
+        self._woken = memoryview(bytearray(4096))
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self.watch(self._wake_in, selectors.EVENT_READ, self._drain)
@@ -88,8 +93,9 @@ class Loop:
         self._suspension.turned(time.monotonic())
         self.expecting = 0
         """How many operations may get a frame any moment: the loop then polls."""
-        self.driver: Callable[[int, float], None] | None = None
-        """Waits in place of the selector, whose descriptor and limit it gets, in s."""
+        self.driver: Callable[[int, float], bool] | None = None
+        """Waits in place of the selector, whose descriptor and limit it gets, in s;
+        whether that may be readable."""
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -202,13 +208,13 @@ class Loop:
             return
         self._awake = True
         try:
-            self._wake_out.send(b"\0")
+            mover.send(self._wake_out, [_WAKE], mover.compiled)
         except (BlockingIOError, OSError):
             pass  # full: it wakes anyway; closed: nothing is left to wake
 
     def _drain(self, _events: int) -> None:
         try:
-            self._wake_in.recv(4096)
+            mover.receive(self._wake_in, self._woken, mover.compiled)
         except BlockingIOError:
             pass
         self._awake = False
@@ -232,19 +238,19 @@ class Loop:
     def _turn(self) -> None:
         before = time.monotonic()
         pause = self._pause(before)
-        ready = []
+        ready: list[tuple[int, int]] = []
         if self.driver is not None:
-            self._guard(self.driver, self._selector.fileno(), pause)
-            ready = self._selector.select(0)
+            if self._guard(self.driver, self._selector.fileno(), pause) is not False:
+                ready = self._select(0)
         else:
             if self.expecting and pause:
                 ready = self._watched(before)
-            ready = ready or self._selector.select(pause)
+            ready = ready or self._select(pause)
         now = time.monotonic()
         self._suspension.turned(now, pause)
-        for key, events in ready:
+        for number, events in ready:
             # A handler before this one may have closed or changed this socket.
-            handler = self._handlers.get(key.fd)
+            handler = self._handlers.get(number)
             if handler is not None:
                 self._guard(handler, events)
         for _ in range(len(self._calls)):
@@ -253,7 +259,14 @@ class Loop:
         while self._timers and self._timers[0][0] <= now:
             self._guard(heapq.heappop(self._timers)[2].fire)
 
-    def _watched(self, now: float) -> list[tuple[selectors.SelectorKey, int]]:
+    def _select(self, pause: float) -> list[tuple[int, int]]:
+        """The descriptors that are ready, and for what, within a pause."""
+        if not pause and self._peeks and mover.compiled is not None:
+            found = mover.compiled.peek(self._selector.fileno())
+            return [(number, reads | writes << 1) for number, reads, writes in found]
+        return [(key.fd, events) for key, events in self._selector.select(pause)]
+
+    def _watched(self, now: float) -> list[tuple[int, int]]:
         """The events of the next moment, by polling.
 
         A thread that polls for as long as a sleep would cost, and sleeps then, pays at
@@ -261,7 +274,7 @@ class Loop:
         threads get the processor in between.
         """
         end = now + WATCHFUL_SECONDS
-        while not (ready := self._selector.select(0)) and time.monotonic() < end:
+        while not (ready := self._select(0)) and time.monotonic() < end:
             os.sched_yield()
         return ready
 
@@ -272,14 +285,15 @@ class Loop:
             return _MAX_SLEEP
         return min(_MAX_SLEEP, max(0.0, self._timers[0][0] - now))
 
-    def _guard(self, what: Callable[..., object], *args: Any) -> None:
-        """Run a handler; an exception in it does not stop the loop."""
+    def _guard(self, what: Callable[..., object], *args: Any) -> object:
+        """The value of a handler; None for one that raises: the loop goes on."""
         try:
-            what(*args)
+            return what(*args)
         except RuntimeFault as fault:
             _log.warning("%s", fault)
         except Exception:
             _log.exception("the communication thread met an unexpected error")
+        return None
 
 
 def _unheard(answer: Future[Any]) -> None:

@@ -136,6 +136,8 @@ class PartialFrame(NamedTuple):
     """The first element of the frame, and of the part that is missing."""
     fill: int
     """Bytes received behind `at`."""
+    odd: bytes
+    """Those of them that are of an element to be added."""
     left: int
     """Bytes of the payload that are to come."""
     total: Any

@@ -7,23 +7,29 @@ move the same bytes; the compiled loops move them without the interpreter's lock
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from pcp.runtime.transport.link import Wire
 
 try:
     from pcp.runtime.transport import _mover  # pyright: ignore[reportAttributeAccessIssue]
 except ImportError:
     _mover = None
 
-_INTERFACE = 2
+_INTERFACE = 3
 stale = _mover is not None and getattr(_mover, "INTERFACE", 1) != _INTERFACE
 """Whether the installed compiled loops are of another version, and not used."""
 compiled: ModuleType | None = None if stale else _mover
 """The compiled loops; None where those in Python are used."""
 BULK_BYTES = 32 << 10
 """Payloads of data from this size on go through these loops."""
+SMALL_BYTES = 64 << 10
+"""Up to so many bytes a socket is called with the interpreter's lock held."""
 _PAST_CACHE_BYTES = 4 << 20
 BLOCKED, CLOSED, FAILED = 1, 2, 3
 """The reasons for which a compiled loop comes back before it is done."""
@@ -40,6 +46,20 @@ def copy(to: NDArray, source: NDArray) -> None:
         compiled.copy(to.view(np.uint8), source.view(np.uint8))
     else:
         np.copyto(to, source)
+
+
+def send(sock: "Wire", views: list[memoryview], loops: ModuleType | None) -> int:
+    """Send part of these bytes; how many. A plain socket has `loops`."""
+    if loops is None or sum(map(len, views)) > SMALL_BYTES:
+        return sock.sendmsg(views)
+    return loops.push(sock.fileno(), views)
+
+
+def receive(sock: "Wire", room: memoryview, loops: ModuleType | None) -> int:
+    """Receive bytes into `room`; how many, 0 at the end. As `send`."""
+    if loops is None or len(room) > SMALL_BYTES:
+        return sock.recv_into(room)
+    return loops.pull(sock.fileno(), room)
 
 
 @contextmanager

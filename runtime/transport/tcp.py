@@ -50,7 +50,7 @@ class TcpLink:
         """The receivers of data that is processed as it comes, if any."""
         self.borrower: Borrower | None = None
         """The loop that has the socket, except within frames of the link."""
-        self._loops = mover.compiled if isinstance(sock, socket.socket) else None
+        self._loops = mover.compiled if type(sock) is socket.socket else None
         self._incoming = IncomingFrame(label, self._place, self._deliver, self._loops)
         self.epoch = epoch
         self.sink = sink
@@ -179,19 +179,19 @@ class TcpLink:
         works = self._open and self._mute is None and not self._deaf
         return works and self._loops is not None and not self._leaving
 
-    def ends(self, *, send: bool) -> tuple[int, int, bool]:
+    def ends(self) -> tuple[int, int]:
         """The descriptors to read from and to send to now, -1 for none.
 
-        And whether frames of the link wait for the one that is partly sent.
+        Frames of the link go first, but behind one that is partly sent.
         """
         assert self.borrower is not None, "the socket is lent"
         if not self._open:
-            return -1, -1, True
+            return -1, -1
         descriptor, waiting = self._sock.fileno(), bool(self._queue)
         midway = waiting and self.borrower.midway(self)
         reads = not self._deaf and self._incoming.between
-        sends = send and (midway or not waiting)
-        return descriptor if reads else -1, descriptor if sends else -1, waiting
+        sends = midway or not waiting
+        return descriptor if reads else -1, descriptor if sends else -1
 
     def moved(self, received: int, sent: int) -> None:
         """Note bytes that a borrower moved."""
@@ -201,8 +201,8 @@ class TcpLink:
             self.last_sent = time.monotonic()
 
     def take(self, head: bytes) -> None:
-        """Read on from a header of another frame, to the end of that."""
-        self._taken(self._incoming.copied, memoryview(head))
+        """Read on from the bytes of another frame, to the end of that."""
+        self._taken(self._copied, memoryview(head))
         if self._open and not self._incoming.between:
             self._readable()
 
@@ -225,7 +225,7 @@ class TcpLink:
         if unsent is not None:
             self._queue.appendleft(unsent)
         if head:
-            self._taken(self._incoming.copied, memoryview(head))
+            self._taken(self._copied, memoryview(head))
         if unread is not None and flow is not None:
             self._taken(self._incoming.adopt, unread, flow)
         self._loop.call(self.resume)
@@ -282,7 +282,7 @@ class TcpLink:
                 if loops is not None and out.bulk:
                     count = out.send_bulk(loops, self._sock.fileno())
                 else:
-                    count = self._sock.sendmsg(gathered(self._queue, loops))
+                    count = mover.send(self._sock, gathered(self._queue, loops), loops)
             except BlockingIOError:
                 self._want(selectors.EVENT_READ | selectors.EVENT_WRITE)
                 return
@@ -372,7 +372,7 @@ class TcpLink:
             room = incoming.room()  # what follows is the borrower's
         else:  # small frames are read several at a time
             room = incoming.room(self._ahead)
-        count = self._sock.recv_into(room)
+        count = mover.receive(self._sock, room, self._loops)
         if count:
             self.last_heard = time.monotonic()
             self.bytes_received += count
@@ -401,9 +401,13 @@ class TcpLink:
         if room is not self._ahead:
             self._incoming.took(room, count)
             return
+        self._copied(room[:count])
+
+    def _copied(self, data: memoryview) -> None:
+        """Take bytes that were read elsewhere."""
         incoming, at = self._incoming, 0
-        while at < count and self._open and not self._deaf:
-            at += incoming.copied(room[at:count])
+        while at < len(data) and self._open and not self._deaf:
+            at += incoming.copied(data[at:])
 
     def _place(self, header: Header) -> memoryview | Flow:
         if header.kind is Kind.DATA and self.flow is not None:

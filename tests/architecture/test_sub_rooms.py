@@ -72,7 +72,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "guide": "support",
         "pages": "support guide profile",
         "profile": "",
-        "tune": "support",
+        "tune": "support profile",
         "serving": "support",
         "commands": "support pages profile serving",
         "launchers": "support commands",

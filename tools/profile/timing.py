@@ -29,10 +29,17 @@ _PRODUCT, _COPY_BYTES, _PEAK_ROUNDS = 1024, 64 << 20, 5
 
 
 def measure(
-    module: bytes, stand_in: bytes | None, function: str, device: str, seconds: float
+    module: bytes,
+    stand_in: bytes | None,
+    function: str,
+    device: str,
+    seconds: float,
+    *,
+    each: bool = True,
 ) -> Times:
     """Call `function` for about `seconds`, with zeros and small numbers as operands.
 
+    Without `each` dispatch the call is measured alone, as fast as it is then.
     ConfigError when the module has no such function, RuntimeFault when the call fails.
     """
     inputs = _inputs(module, function)
@@ -49,7 +56,7 @@ def measure(
             f"--device={device}",
             *(f"--input={given}" for given in inputs),
             *_AS_IN_A_STEP.get(device.partition(":")[0], []),
-            "--dispatch_statistics",
+            *["--dispatch_statistics"] * each,
             "--benchmark_format=json",
             f"--benchmark_min_time={seconds:g}s",
         ]

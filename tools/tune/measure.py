@@ -1,8 +1,9 @@
 """The processor time of products, each by several schedules, in one module."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any
 
 import iree.runtime as rt
@@ -18,11 +19,21 @@ from pcp.passes.kernels.contractions import Contraction
 from pcp.passes.kernels.linalg import foreign
 from pcp.passes.kernels.schedule_kernels import tile
 from pcp.passes.kernels.tiles import Schedule
+from pcp.runtime.program.devices import open_device
 
 ONE_THREAD = "local-sync"
-CALLS, ROUNDS = 2, 4
+CALLS, ROUNDS = 2, 3
 LEAST_SECONDS = 0.002
 """A product that takes less is called again, as often as fills this time."""
+
+FAR_BYTES = 16 << 20
+"""A product's operands come from sets of this size together, which no core's own cache
+holds: in a step other kernels ran since an operand was read."""
+
+MOST_SETS = 64
+
+HOPELESS = 1.3
+"""A candidate that took so much more than the fastest of its product is left."""
 
 CLOSE = 1e-4
 """How far results of one product may be from each other, to the largest element."""
@@ -43,23 +54,33 @@ def measure(candidates: Sequence[Candidate], target: Target) -> list[float]:
     """
     module, device = _compiled(candidates, target)
     operands = _operands({c.shape for c in candidates}, device)
-    calls = [(module[f"f{n}"], operands[c.shape]) for n, c in enumerate(candidates)]
     wanted: dict[Contraction, np.ndarray] = {}
-    for candidate, (function, given) in zip(candidates, calls, strict=True):
-        _check(candidate, np.asarray(function(*given)), wanted)
-    best = [_seconds(*call, repeats=1) for call in calls]
+    calls = []
+    for number, candidate in enumerate(candidates):
+        function, given = module[f"f{number}"], operands[candidate.shape]
+        _check(candidate, np.asarray(function(*given[0])), wanted)
+        calls.append((function, cycle(given)))
+    best = [_seconds(function, sets, 1) for function, sets in calls]
     for _ in range(ROUNDS):
+        fastest: dict[Contraction, float] = {}
+        for candidate, seconds in zip(candidates, best, strict=True):
+            least = fastest.get(candidate.shape, seconds)
+            fastest[candidate.shape] = min(least, seconds)
         for number, call in enumerate(calls):
+            if best[number] > HOPELESS * fastest[candidates[number].shape]:
+                continue
+            function, sets = call
             repeats = max(1, int(LEAST_SECONDS / best[number]))
             for _ in range(CALLS):
-                best[number] = min(best[number], _seconds(*call, repeats))
+                best[number] = min(best[number], _seconds(function, sets, repeats))
     return best
 
 
-def _seconds(function: Any, given: list[Any], repeats: int) -> float:
+def _seconds(function: Any, sets: Iterator[list[Any]], repeats: int) -> float:
+    given = list(islice(sets, repeats))
     start = time.thread_time()
-    for _ in range(repeats):
-        function(*given)
+    for operands in given:
+        function(*operands)
     return (time.thread_time() - start) / repeats or 1e-9
 
 
@@ -75,15 +96,23 @@ def _check(
         )
 
 
-def _operands(shapes: set[Contraction], device: Any) -> dict[Contraction, list[Any]]:
+def _operands(
+    shapes: set[Contraction], device: Any
+) -> dict[Contraction, list[list[Any]]]:
+    """Both operands of each product, as many times as are far from a core."""
     random = np.random.default_rng(0)
-    return {
-        shape: [
-            rt.asdevicearray(device, random.standard_normal(extents, np.float32))
+    found = {}
+    for shape in shapes:
+        pair = [
+            random.standard_normal(extents, np.float32)
             for extents in (shape.left, shape.right)
         ]
-        for shape in shapes
-    }
+        sets = -(-FAR_BYTES // sum(array.nbytes for array in pair))
+        found[shape] = [
+            [rt.asdevicearray(device, array) for array in pair]
+            for _ in range(min(sets, MOST_SETS))
+        ]
+    return found
 
 
 def _compiled(candidates: Sequence[Candidate], target: Target) -> tuple[Any, Any]:
@@ -97,7 +126,8 @@ def _compiled(candidates: Sequence[Candidate], target: Target) -> tuple[Any, Any
     text = emission.target_text(module, target.without(SCHEDULE)).plain
     flags = (f"--iree-opt-level={DEFAULT_OPT_LEVEL}", *target.all_flags)
     content = iree.compile_text(text, flags, timeout=600)
-    context = rt.SystemContext(config=rt.Config(ONE_THREAD))
+    device = open_device(ONE_THREAD)
+    context = rt.SystemContext(config=rt.Config(device=device.hal))
     context.add_vm_module(rt.VmModule.copy_buffer(context.instance, content))
     return context.modules.module, context.config.device
 

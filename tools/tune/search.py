@@ -9,29 +9,30 @@ from pcp.compiler.options import CompileOptions
 from pcp.compiler.targets import SCHEDULE, Target
 from pcp.dialect.bindings import ir
 from pcp.errors import ConfigError
-from pcp.passes.core.rewriting import operations
+from pcp.passes.core.rewriting import functions, operations
 from pcp.passes.kernels.contractions import Contraction, contraction_of
 from pcp.passes.kernels.processors import host_name
 from pcp.passes.kernels.schedule_kernels import ScheduleKernels, is_f32
 from pcp.passes.kernels.tiles import Schedule, schedule_for
 from pcp.runtime.program import host_processor
 from pcp.tools.tune.candidates import STAGES
+from pcp.tools.tune.judge import Step, kept
 from pcp.tools.tune.measure import Candidate, measure
 from pcp.tuning_table import TunedProduct, TunedSchedule, TuningTable
 
-Choices = dict[Contraction, Schedule | None]
-LEAST_GAIN = 0.03
-"""What a schedule must win over the one that is used without a table."""
+_LONGEST = ("grad", "main")
+"""The functions of a program, the one that a step spends its time in first."""
 
 
 def products(
     module: ir.Module, options: CompileOptions
-) -> tuple[Target, list[Contraction]]:
-    """The one target of a program and its distinct f32 products, the largest first.
+) -> tuple[Step, list[Contraction]]:
+    """The step of a program's one target, and its f32 products, the largest first.
 
     `ConfigError` for several targets, and for one where pcp chooses no tiles.
     """
-    builds = list(builds_of(lower(module, options), options))
+    program = lower(module, options)
+    builds = list(builds_of(program, options))
     targets = {build.target.name: build.target for build in builds}
     if len(targets) > 1:
         raise ConfigError(f"one target is tuned at a time, not {', '.join(targets)}")
@@ -40,7 +41,11 @@ def products(
         raise ConfigError(f"target {target.name}: this processor cannot run its code")
     modules = {id(build.module): build.module for build in builds}.values()
     shapes = dict.fromkeys(s for m in modules for s in _of_target(m, target))
-    return target, sorted(shapes, key=lambda shape: -shape.size)
+    first = builds[0].module
+    names = {ir.StringAttr(f.attributes["sym_name"]).value for f in functions(first)}
+    longest = next((n for n in _LONGEST if n in names), program.manifest.entry)
+    step = Step(first, target, longest)
+    return step, sorted(shapes, key=lambda shape: -shape.size)
 
 
 def _of_target(module: ir.Module, target: Target) -> list[Contraction]:
@@ -62,9 +67,14 @@ def _of_target(module: ir.Module, target: Target) -> list[Contraction]:
 
 
 def tune(
-    shapes: Sequence[Contraction], target: Target, report: Callable[[str], None]
+    shapes: Sequence[Contraction], step: Step, report: Callable[[str], None]
 ) -> TuningTable:
-    """Measure schedules of products on this machine, and keep the fastest of each."""
+    """Measure schedules of products on this machine, and keep what the step gains by.
+
+    Candidates are compared by themselves on one thread; the fastest of each product in
+    the whole step, with all threads.
+    """
+    target = step.target
     used = _used(target)
     current = {s: schedule_for(s, used.vector, used.far) for s in shapes}
     best = dict(current)
@@ -86,22 +96,11 @@ def tune(
             shape = candidate.shape
             if seconds < times[Candidate(shape, best[shape])]:
                 best[shape] = candidate.schedule
-    return _compared(shapes, current, best, target)
-
-
-def _compared(
-    shapes: Sequence[Contraction],
-    current: Choices,
-    best: Choices,
-    target: Target,
-) -> TuningTable:
-    """The table of what was found, each beside what is used without it, in turns."""
-    pairs = [Candidate(shape, of[shape]) for shape in shapes for of in (current, best)]
-    times = measure(pairs, target)
+    chosen = kept(step, current, best, report)
     rows = []
-    for shape, before, after in zip(shapes, times[::2], times[1::2], strict=True):
-        gains = after < before * (1 - LEAST_GAIN)
-        schedule = (best if gains else current)[shape]
+    for shape in shapes:
+        before, after = (times[Candidate(shape, of[shape])] for of in (current, chosen))
+        schedule = chosen[shape]
         rows.append(
             TunedProduct(
                 form=shape.form,
@@ -110,7 +109,7 @@ def _compared(
                 depth=shape.depth,
                 columns=shape.columns,
                 schedule=schedule and _written(schedule),
-                gflops=round(2e-9 * shape.size / min(before, after), 1),
+                gflops=round(2e-9 * shape.size / after, 1),
                 untuned=round(2e-9 * shape.size / before, 1),
             )
         )

@@ -55,12 +55,12 @@ def _main(argv: Sequence[str]) -> int:
     extension.load_all(flags.load)
     output = flags.output or Path(f"{Path(options.source).stem}.tuning.json")
     older = TuningTable.read(output) if output.exists() else None
-    target, shapes = search.products(read_program(flags, options), options)
-    if older is not None and (why := older.unfit(target.name, host_name())):
+    step, shapes = search.products(read_program(flags, options), options)
+    if older is not None and (why := older.unfit(step.target.name, host_name())):
         raise ConfigError(f"{output}: {why}; say another file with -o")
     if not shapes:
         raise ConfigError(f"{options.source}: it has no products of f32 to tune")
-    found = search.tune(shapes[: flags.top], target, _say)
+    found = search.tune(shapes[: flags.top], step, _say)
     table = found if older is None else found.merged(older)
     with whole_file.replacing(output) as file:
         file.write(table.text().encode())

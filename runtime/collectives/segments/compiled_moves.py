@@ -1,14 +1,18 @@
-"""The moves of a reduction in one compiled loop, where its links are sockets.
+"""The moves of reductions in one compiled loop, where their links are sockets.
 
 The loop of the communication thread calls `drive` in place of its own waiting. The
 compiled loop has the sockets between whole frames of others. With an unknown frame or a
 fault it returns the sockets to the links, with the frames that are under way, and the
-reduction goes on in Python from there.
+reductions go on in Python from there.
+
+Several reductions may be under way at once. Among few members the loop also reads the
+OPEN frames of the peers, which are the same as this member's, and sends and reads the
+votes: Python is asked again when all is over.
 """
 
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from pcp.runtime.collectives.schedule import MemberSchedule
@@ -16,28 +20,56 @@ from pcp.runtime.transport import mover
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import Frame, PartialFrame, data_prefix
 from pcp.runtime.transport.incoming import Flow
+from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.outgoing import OutgoingFrame
 from pcp.runtime.transport.tcp import TcpLink
 
 SEGMENT_BYTES = 128 << 10
 """Bytes of a frame at most: they are added and sent on while the cache has them."""
+MOST_JOBS = 8
+"""Reductions that the loop has at once, at most."""
 _WATCHFUL_MICROSECONDS = 100
 _BUDGET = 16 << 20
 """Bytes moved before the thread looks at other things."""
-_IDLE, _FOREIGN = 1, 2
-Carriers = tuple[Loop, dict[int, TcpLink]]
-"""The loop of a communication thread, and links of it to peers."""
+_PROCESSORS = os.cpu_count() or 1
+_FOREIGN = 2
+_VOTE = -2
+"""In place of a move: the frame of this member's vote."""
 
 
 class CompiledReduction(Protocol):
     """The part of a reduction that the compiled loop uses."""
 
-    def came(self, elements: int) -> None:
-        """Note elements that have come, and may go on."""
+    tag: int
+    seq: int
+
+    @property
+    def opened_peers(self) -> Iterable[int]:
+        """The peers that have opened: data may go to them."""
         ...
 
-    def opened_by(self, peer: int) -> bool:
-        """Whether data may go to this peer."""
+    def came(self, elements: int, first: float) -> None:
+        """Note elements that have come, the first of all at this time."""
+        ...
+
+    def peer_opened(self, peer: int, when: float) -> None:
+        """Note that a peer has opened, with the same frame as this member."""
+        ...
+
+    def has_voted(self, when: float) -> None:
+        """Note that the vote of this member is on its way."""
+        ...
+
+    def peer_voted(self, peer: int) -> None:
+        """Note a peer's vote."""
+        ...
+
+    def say_vote(self, peer: int) -> None:
+        """Send this member's vote to a peer."""
+        ...
+
+    def vote_frame(self) -> Frame:
+        """The frame of this member's vote."""
         ...
 
     def resumed(self, peer: int, unread: PartialFrame) -> Flow:
@@ -48,14 +80,39 @@ class CompiledReduction(Protocol):
         """The frame of a move that is partly sent."""
         ...
 
-    def returned(self) -> None:
-        """Go on in Python; or all moves are done."""
+    def returned(self, *, over: bool) -> None:
+        """Go on in Python; or all moves are done, and all votes are here."""
         ...
+
+
+def lendable(links: Mapping[int, Link | None]) -> dict[int, TcpLink] | None:
+    """These links by rank, if a compiled loop may have the sockets of all."""
+    found = dict[int, TcpLink]()
+    for peer, link in sorted(links.items()):
+        if not isinstance(link, TcpLink) or not link.lendable:
+            return None
+        found[peer] = link
+    return found
 
 
 def plan_fits(plan: MemberSchedule) -> bool:
     """Whether all that comes can be added, or taken over, the moment it comes."""
     return not any(move.reduce and move.after for move in plan.moves if not move.sends)
+
+
+def first_writes(
+    plan: MemberSchedule, ranges: Sequence[tuple[int, int]]
+) -> list[bool] | None:
+    """Which moves are the first to write their elements; None if some are in part."""
+    saves, written = list[bool](), list[tuple[int, int]]()
+    for move, (start, stop) in zip(plan.moves, ranges, strict=True):
+        met = [one for one in written if one[0] < stop and start < one[1]]
+        if not move.sends and any(a > start or b < stop for a, b in met):
+            return None
+        saves.append(not move.sends and not met)
+        if saves[-1]:
+            written.append((start, stop))
+    return saves
 
 
 class MoveMemory(NamedTuple):
@@ -68,98 +125,208 @@ class MoveMemory(NamedTuple):
     here: "array[int]"
     stops: Sequence[int]
     """Elements of each move: done, received, and up to where it goes."""
-    scratch: Sequence[memoryview]
-    """Room for what comes from each peer, 256 KiB."""
     addition: tuple[int, bool, int]
     """Its letter, whether what comes is the left operand, and the divisor or 0."""
     step: int
     """Elements of a frame."""
+    saves: Sequence[bool] | None
+    """Which moves are the first to write where they do, for a result that is made in
+    place of the operand, whose old values `out` keeps; None for one made in `out`."""
 
 
-class CompiledMoves:
-    """The compiled loop of one reduction, over the links of `carriers`."""
+class VotingFrames(NamedTuple):
+    """The frames with which each member opens an operation, and votes for it."""
 
-    def __init__(
+    open: bytes
+    vote: bytes
+
+
+class _Job:
+    """A reduction in the loop, and the peers whose news it was told, as bits."""
+
+    def __init__(self, of: CompiledReduction) -> None:
+        self.of = of
+        self.opened = self.heard = 0
+        self.voted = False
+
+
+class CompiledLoop:
+    """The compiled loop of a communication thread over links to some peers."""
+
+    def __init__(self, loop: Loop, links: dict[int, TcpLink]) -> None:
+        assert mover.compiled is not None, "the links have compiled loops"
+        self.links = links
+        self._loop = loop
+        self._peers = list(links)
+        self._moves = mover.compiled.Moves(len(links))
+        self._jobs: dict[int, _Job] = {}
+        """By the number that the compiled loop gave them."""
+        self._counts = [(0, 0)] * len(links)
+        self._watch = _WATCHFUL_MICROSECONDS
+
+    @property
+    def running(self) -> bool:
+        """Whether it has the sockets."""
+        return self._loop.driver == self.drive
+
+    def takes(self, peers: Iterable[int]) -> bool:
+        """Whether it has room for one more reduction, among these peers."""
+        return len(self._jobs) < MOST_JOBS and self.links.keys() >= set(peers)
+
+    def add(
         self,
         of: CompiledReduction,
         plan: MemberSchedule,
-        key: tuple[int, int],
-        carriers: Carriers,
         work: MoveMemory,
+        voting: VotingFrames | None,
     ) -> None:
-        loop, links = carriers
-        crowded = plan.members > (os.cpu_count() or 1)
-        self._watch = 0 if crowded else _WATCHFUL_MICROSECONDS
-        self._of, self._links, self._loop = of, links, loop
-        peers = self._peers = list(links)
+        """Take a reduction in; with `voting` its peers have to be those of the loop."""
         table, before = array("q"), array("q")
-        for move, stop in zip(plan.moves, work.stops, strict=True):
-            row = peers.index(move.peer), move.round, stop, move.sends, move.reduce
-            table.extend([*row, move.ends, len(before), len(move.after)])
+        for index, (move, stop) in enumerate(zip(plan.moves, work.stops, strict=True)):
+            row = self._peers.index(move.peer), move.round, work.at[index], stop
+            saves = work.saves is not None and work.saves[index]
+            table.extend([*row, move.sends, move.reduce, move.ends, saves])
+            table.extend([len(before), len(move.after)])
             before.extend(move.after)
-        one = links[peers[0]]
-        prefix = data_prefix(one.epoch, *key, unchecked=one.unchecked)
-        assert mover.compiled is not None, "the links have compiled loops"
-        memory = work.values, work.out, work.at, work.here, table, before
-        self._moves = mover.compiled.Moves(
-            prefix, *work.addition, work.step, *memory, tuple(work.scratch)
+        one = next(iter(self.links.values()))
+        prefix = data_prefix(one.epoch, of.tag, of.seq, unchecked=one.unchecked)
+        frames = prefix, *((voting.vote, voting.open) if voting else (b"", b""))
+        facts = *work.addition, work.step, work.saves is not None
+        number = self._moves.add(
+            frames, facts, work.values, work.out, work.at, work.here, table, before
         )
-        self._counts = dict.fromkeys(peers, (0, 0))
-        for link in links.values():
-            link.borrower = self
-        loop.driver = self.drive
+        self._jobs[number] = _Job(of)
+        for peer in of.opened_peers:
+            self.note(of, peer)
+        if not self.running:
+            crowded = plan.members > _PROCESSORS
+            self._watch = 0 if crowded else _WATCHFUL_MICROSECONDS
+            for link in self.links.values():
+                link.borrower = self
+            self._loop.driver = self.drive
 
-    def drive(self, others: int, pause: float) -> None:
-        """Move data until the descriptor `others` is readable, or `pause` is over."""
-        ends = tuple(
-            link.ends(send=self._of.opened_by(peer))
-            for peer, link in self._links.items()
-        )
+    def note(self, of: CompiledReduction, peer: int, *, voted: bool = False) -> None:
+        """Note a peer's OPEN frame, or its vote, that came another way."""
+        for number, job in self._jobs.items():
+            if job.of is of and peer in self.links:
+                index = self._peers.index(peer)
+                job.opened |= 0 if voted else 1 << index
+                job.heard |= 1 << index if voted else 0
+                self._moves.note(number, index, voted)
+
+    def drive(self, others: int, pause: float) -> bool:
+        """Move data until the descriptor `others` is readable, or `pause` is over.
+
+        Whether it may be readable.
+        """
+        ends = tuple(link.ends() for link in self.links.values())
         milliseconds = min(1000, int(1e3 * pause + 0.999))
         limits = milliseconds, self._watch, _BUDGET
-        why, which, elements = self._moves.run(ends, others, *limits)
+        why, which, readable = self._moves.run(ends, others, *limits)
         self._count()
-        if elements:
-            self._of.came(elements)
-        if why == _FOREIGN:
-            peer = self._peers[which]
-            self._links[peer].take(self._moves.head(which))
-        elif why != _IDLE:  # all is done, or the link meets the fault again
+        for number in list(self._jobs):
+            self._tell(number)
+        if self.running and why == _FOREIGN:
+            self.links[self._peers[which]].take(self._moves.head(which))
+        elif self.running and why > _FOREIGN:  # the link meets the fault again
             self.give_back()
-        if self._loop.driver == self.drive:
-            for link in self._links.values():
+        if self.running:
+            for link in self.links.values():
                 link.resume()
+        return bool(readable)
 
     def _count(self) -> None:
-        for index, (peer, link) in enumerate(self._links.items()):
-            old, new = self._counts[peer], self._moves.counts(index)
+        for index, link in enumerate(self.links.values()):
+            old, new = self._counts[index], self._moves.counts(index)
             if old != new:
-                self._counts[peer] = new
+                self._counts[index] = new
                 link.moved(new[0] - old[0], new[1] - old[1])
+
+    def _tell(self, number: int) -> None:
+        """Tell a reduction what the loop has done for it."""
+        if (job := self._jobs.get(number)) is None:
+            return
+        over, came, first, opened, times, voted, heard, _ = self._moves.state(number)
+        if came:
+            job.of.came(came, 1e-6 * first)
+        for index, peer in enumerate(self._peers):
+            if opened & ~job.opened & 1 << index:
+                job.opened |= 1 << index
+                job.of.peer_opened(peer, 1e-6 * times[index])
+        if voted and not job.voted:
+            job.voted = True
+            job.of.has_voted(1e-6 * voted)
+        for index, peer in enumerate(self._peers):
+            if heard & ~job.heard & 1 << index:
+                job.heard |= 1 << index
+                job.of.peer_voted(peer)
+        if over and number in self._jobs:
+            self._moves.drop(number)
+            del self._jobs[number]
+            if not self._jobs:
+                self.give_back()
+            job.of.returned(over=True)
 
     # For links (`link.Borrower`).
 
     def midway(self, link: TcpLink) -> bool:
         """Whether a frame is partly sent on this link."""
-        index = list(self._links.values()).index(link)
+        index = list(self.links.values()).index(link)
         return self._moves.unsent(index) is not None
 
-    def give_back(self, *, goes_on: bool = True) -> None:
-        """Return the sockets, with the frames that are under way."""
-        if self._loop.driver != self.drive:
+    def give_back(self, without: CompiledReduction | None = None) -> None:
+        """Return the sockets, with the frames that are under way.
+
+        The reductions go on in Python, but the one that is `without`.
+        """
+        if not self.running:
             return
         self._loop.driver = None
-        for index, (peer, link) in enumerate(self._links.items()):
-            head, unread, out = b"", None, None
-            if (came := self._moves.unread(index)) is not None:
-                unread = PartialFrame(*came)
-            else:
-                head = self._moves.head(index)
-            if (left := self._moves.unsent(index)) is not None:
-                move, start, nbytes, *state = left
-                frame = self._of.unsent(move, start, nbytes)
-                out = OutgoingFrame.resumed(frame, link.epoch, link.unchecked, *state)
-            flow = None if unread is None else self._of.resumed(peer, unread)
-            link.take_back(head, unread, flow, out)
-        if goes_on:
-            self._of.returned()
+        jobs, self._jobs = self._jobs, {}
+        unread = [self._moves.unread(index) for index in range(len(self._peers))]
+        unsent = [self._moves.unsent(index) for index in range(len(self._peers))]
+        heads = [self._moves.head(index) for index in range(len(self._peers))]
+        silent: list[tuple[CompiledReduction, int]] = []
+        for number, job in jobs.items():
+            *_, said = self._moves.state(number)
+            for index, peer in enumerate(self._peers):
+                left = unsent[index]
+                midway = left is not None and left[:2] == (number, _VOTE)
+                if job.voted and not midway and not said & 1 << index:
+                    silent.append((job.of, peer))
+            self._moves.drop(number)
+        for index, (peer, link) in enumerate(self.links.items()):
+            head, flow, out = heads[index], None, None
+            if (left := unsent[index]) is not None:
+                out = _resumed(jobs[left[0]].of, link, *left[1:])
+            partial = None
+            if (came := unread[index]) is not None:
+                partial = PartialFrame(*came[1])
+                head, flow = b"", jobs[came[0]].of.resumed(peer, partial)
+            link.take_back(head, partial, flow, out)
+        for reduction, peer in silent:
+            reduction.say_vote(peer)
+        for job in jobs.values():
+            if job.of is not without:
+                job.of.returned(over=False)
+
+
+def _resumed(
+    of: CompiledReduction,
+    link: TcpLink,
+    move: int,
+    start: int,
+    nbytes: int,
+    sent: int,
+    hashed: int,
+    total: object,
+) -> OutgoingFrame:
+    """A frame that the compiled loop has sent in part."""
+    if move == _VOTE:
+        out = OutgoingFrame(of.vote_frame(), link.epoch)
+        out.pack()
+        out.advance(sent)
+        return out
+    frame = of.unsent(move, start, nbytes)
+    state = sent, hashed, total
+    return OutgoingFrame.resumed(frame, link.epoch, link.unchecked, *state)

@@ -99,11 +99,11 @@ class SegmentFlow:
         self._scratch = scratch
         self._view = of.room(start, stop) if scratch is None else scratch.octets
 
-    def resume(self, unread: PartialFrame, came: memoryview) -> None:
-        """Go on where the compiled loop was, with the bytes in its scratch memory."""
+    def resume(self, unread: PartialFrame) -> None:
+        """Go on where the compiled loop was."""
         self._at, self._fill, self._left = unread.at, unread.fill, unread.left
         if self._scratch is not None:
-            self._view[: unread.fill] = came[: unread.fill]
+            self._view[: len(unread.odd)] = unread.odd
             self._end()
 
     def receive(

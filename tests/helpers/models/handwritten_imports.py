@@ -1,10 +1,11 @@
-"""Programs with imports in them, written by hand and compiled by IREE alone."""
+"""Programs with imports in them, written by hand; compiled with pcp's flags alone."""
 
 from functools import cache
 
 import numpy as np
 
 from pcp.bundle import Bundle, Collective, Function, Manifest, Mesh, Module, TensorSpec
+from pcp.compiler.iree import COMMON_FLAGS
 from pcp.manifest import Role
 
 SIZE = 40_000
@@ -48,8 +49,7 @@ def compiled(source: str) -> bytes:
     module = compile_str(
         source,
         target_backends=["llvm-cpu"],
-        input_type="stablehlo",
-        extra_args=["--iree-llvmcpu-target-cpu=host"],
+        extra_args=["--iree-llvmcpu-target-cpu=host", *COMMON_FLAGS],
     )
     assert module is not None
     return module

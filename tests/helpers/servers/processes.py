@@ -1,16 +1,20 @@
 """Child processes of tests: always killed by id, always waited for."""
 
+import itertools
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 TESTS = str(Path(__file__).parents[2])
+_FIRST_PORT, _PORTS, _SPAN = 12_000, 100, 20_000
+_drawn = itertools.count()
 
 
 class Process:
@@ -90,10 +94,18 @@ class Processes:
 
 
 def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+    """A port that nobody listens on; each call of a process gives another one.
+
+    It is below those that the system gives to connections and to who binds port 0: one
+    of these might be taken between this call and its use. Processes with neighbouring
+    ids, as those of one run of the tests, have ports of their own.
+    """
+    for _ in range(_PORTS):
+        port = _FIRST_PORT + os.getpid() * _PORTS % _SPAN + next(_drawn) % _PORTS
+        with socket.socket() as sock, suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError(f"all of this process's {_PORTS} ports are taken")
 
 
 def alive(pid: int) -> bool:

@@ -29,6 +29,8 @@ class Standby:
         meeting = ",".join(f"127.0.0.1:{free_port()}" for _ in range(3))
         self.meeting = etcd or meeting
         self.ports = [free_port() for _ in range(3)]
+        self.said: list[str] = []
+        """What the workers logged."""
         self.shepherds: list[Any] = [self.start(number) for number in range(3)]
         self.crew = [self.worker(name) for name in "ab"]
 
@@ -58,7 +60,7 @@ class Standby:
             Identity(name, first[0], first[1], others=tuple(others)),
             Endpoint.listen("127.0.0.1:0"),
             lambda content: BigramTrainer(0.01),
-            lambda text: None,
+            lambda text: self.said.append(f"{name}: {text}"),
             Timing(silence=3.0),
         )
         return Background(worker.run)
@@ -95,7 +97,9 @@ class Standby:
         while not what():
             if time.monotonic() - began > seconds:
                 texts = [child.text[-3000:] for child in self.shepherds]
-                raise AssertionError(f"waited in vain: {texts}")
+                ends = [worker.error for worker in self.crew if not worker.is_alive()]
+                said = self.said[-50:]
+                raise AssertionError(f"waited in vain: {texts}, {said}, {ends}")
             threading.Event().wait(0.02)
         return time.monotonic() - began
 

@@ -88,7 +88,7 @@ class _Group:
     def send(self, peer, frame):
         self.queues[self.rank, peer].append(frame)
 
-    def carriers(self, peers):
+    def compiled_loop(self, peers):
         return None
 
     def suits(self, peer):

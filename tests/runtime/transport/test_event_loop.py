@@ -133,9 +133,9 @@ def test_a_loop_that_slept_does_not_blame_its_peers(loop):
 
 def test_who_expects_news_watches_for_a_moment_and_then_sleeps(loop):
     pauses: list[float] = []
-    select = loop._selector.select
+    select = loop._select
     counted = lambda pause: (pauses.append(pause), select(pause))[1]  # noqa: E731
-    loop.ask(lambda: setattr(loop._selector, "select", counted))
+    loop.ask(lambda: setattr(loop, "_select", counted))
     loop.ask(lambda: setattr(loop, "expecting", 1))
     eventually(lambda: sum(pause > 0 for pause in pauses) > 2)
     assert pauses.count(0) > 2

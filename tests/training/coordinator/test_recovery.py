@@ -12,6 +12,7 @@ from helpers.worlds.communicators import eventually
 from helpers.worlds.scripted_worker import Puppet, prepared
 from helpers.worlds.training_runs import (
     experiment,
+    order,
     run,
     start_shepherd,
     start_worker,
@@ -82,13 +83,21 @@ def pair(tmp_path) -> Iterator[tuple[Any, Puppet, Puppet]]:
     order = first.hears("round_start")
     second = Puppet(shepherd.port, "second")
     assert second.restores().round == 1
-    eventually(lambda: shepherd.roster["second"].committed == 1)
+    _is_ready(shepherd, "second", 1)
     first.prepares(order)
     first.hears("commit")
     first.hears("round_start")
     second.hears("round_start")
     yield shepherd, first, second
     _ended(shepherd, thread, (first, second))
+
+
+def _is_ready(shepherd: Any, name: str, round_: int) -> None:
+    """Wait until the shepherd has read that a worker holds a round.
+
+    Else the next round may begin without it, and lasts until its members end it.
+    """
+    eventually(lambda: shepherd.roster[name].committed == round_)
 
 
 def _end() -> None:
@@ -124,6 +133,7 @@ def test_a_state_of_another_history_is_not_taken_for_the_same_round(pair):
     shepherd, first, second = pair
     second.holds(2, "of another run")
     assert second.restores().round == 2
+    _is_ready(shepherd, "second", 2)
     first.makes(3)
     assert second.hears("round_start").round == 4
     assert not _rewinds(shepherd)
@@ -134,9 +144,10 @@ def test_who_lacks_a_state_after_it_said_that_it_has_one_takes_another(pair):
 
     Drawn schedules found it: it was taken for a holder for ever, and could do nothing.
     """
-    _, first, second = pair
+    shepherd, first, second = pair
     second.lacks(2)
     assert second.restores().round == 2
+    _is_ready(shepherd, "second", 2)
     first.makes(3)
     assert second.hears("round_start").round == 4
 
@@ -149,7 +160,7 @@ def test_who_cannot_reach_one_holder_is_sent_to_another(pair):
         assert third.hears("restore").round == 2
         third.lacks(2)
         assert third.restores().round == 2
-        eventually(lambda: shepherd.roster["third"].committed == 2)
+        _is_ready(shepherd, "third", 2)
     finally:
         third.dies()
     lines = read(shepherd.folder.ledger)[0]
@@ -167,16 +178,17 @@ def test_a_source_that_says_nothing_is_left_at_once(tmp_path, monkeypatch):
             raise Timeout("nothing came")
         return fetch_snapshot(source, *args, **more)
 
-    exp = experiment(tmp_path, outer_loop_steps=40)
+    exp = experiment(tmp_path, outer_loop_steps=4000)
     shepherd, watcher, thread = start_shepherd(exp, workers=2)
     crew = [start_worker(shepherd.port, f"w{i}", pause=0.02) for i in range(2)]
     watcher.wait_for_round(2)
     monkeypatch.setattr(worker, "fetch_snapshot", silent_once)
     crew.append(start_worker(shepherd.port, "w2", pause=0.02))
+    eventually(lambda: watcher.rounds[-1].workers == 3, 30)
+    order(shepherd, "cancel")
     thread.finish()
     assert [w.finish(10) for w in crew]
     assert len(asked) == len(set(asked)) == 2
-    assert watcher.rounds[-1].workers == 3
 
 
 class Nobody:
