@@ -52,6 +52,9 @@ PASSES: dict[str, str] = {
     "pcp-expand-doubles": (
         "pcp.passes.legalize.functions.expand_doubles:ExpandDoubles"
     ),
+    "pcp-expand-shader-functions": (
+        "pcp.passes.legalize.devices.expand_shader_functions:ExpandShaderFunctions"
+    ),
     "pcp-insert-reshards": "pcp.passes.sharding.insert_reshards:InsertReshards",
     "pcp-name-exchanges": "pcp.passes.collectives.name_exchanges:NameExchanges",
     "pcp-one-owner": "pcp.passes.sharding.one_owner:OneOwner",

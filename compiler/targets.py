@@ -124,6 +124,7 @@ def _rocm(name: str) -> Target:
 _SPIRV = (
     "pcp-ungroup-convolutions",
     "pcp-unfold-transforms",
+    "pcp-expand-shader-functions",
     "pcp-isolate-gathers",
     "pcp-isolate-sorts",
     "pcp-widen-masks",

@@ -137,3 +137,36 @@ func.func @positions_inside(%x: tensor<4xi32>) -> tensor<4xi32> {
     }
   return %0#1 : tensor<4xi32>
 }
+
+// -----
+
+// What only the condition reads is tied to what the round was given: IREE would drop
+// it from one region of the loop alone.
+
+// CHECK-LABEL: func.func @asked
+// CHECK: stablehlo.while(%[[I:.*]] = {{.*}}, %[[GOES:.*]] = {{.*}}, %[[Y:.*]] = {{.*}})
+// CHECK: %[[LESS:.*]] = stablehlo.reduce
+// CHECK: %[[TIED:.*]]:2 = stablehlo.optimization_barrier %[[LESS]], %[[GOES]]
+// CHECK: stablehlo.return {{.*}}, %[[TIED]]#0, {{.*}}
+func.func @asked(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %three = stablehlo.constant dense<3> : tensor<i32>
+  %true = stablehlo.constant dense<true> : tensor<i1>
+  %false = stablehlo.constant dense<false> : tensor<i1>
+  %0:3 = stablehlo.while(%i = %zero, %goes = %true, %y = %x)
+      : tensor<i32>, tensor<i1>, tensor<4xf32>
+    cond {
+      %p = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      %q = stablehlo.and %p, %goes : tensor<i1>
+      stablehlo.return %q : tensor<i1>
+    } do {
+      %j = stablehlo.add %i, %one : tensor<i32>
+      %z = stablehlo.add %y, %y : tensor<4xf32>
+      %less = stablehlo.compare LT, %y, %z : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
+      %any = stablehlo.reduce(%less init: %false) applies stablehlo.or across dimensions = [0]
+          : (tensor<4xi1>, tensor<i1>) -> tensor<i1>
+      stablehlo.return %j, %any, %z : tensor<i32>, tensor<i1>, tensor<4xf32>
+    }
+  return %0#2 : tensor<4xf32>
+}

@@ -106,11 +106,13 @@ def _written(place: Place) -> Stack | None:
     if isinstance(end.owner, ir.Block) or not _is_read_once(end):
         return None
     op, result = end.owner.operation, ir.OpResult(end).result_number
+    if op.name not in (_WRITE, _LOOP):  # of a branch, results are no operands' next
+        return None
     if op.block != body or op.operands[result] != carry:
         return None
     if op.name == _WRITE:
         return Stack((place,), op)
-    if op.name != _LOOP or not _is_read_once(carry):
+    if not _is_read_once(carry):
         return None
     inner = _written((op, result))
     return None if inner is None else Stack((place, *inner.places), inner.write)

@@ -18,7 +18,7 @@ from pcp.passes.kernels import objects
 class KernelCall:
     """A function of a source with its tensors and numbers.
 
-    `shapes` are MLIR's types of the operands and of the result, which comes last;
+    `types` are MLIR's of the operands and of the results, which come last;
     `workgroups` run at once, each with its number.
     """
 
@@ -37,19 +37,24 @@ class KernelCall:
 
 
 def dispatched(
-    export: str, grid: Sequence[ir.Value], operands: Sequence[ir.Value], result: ir.Type
-) -> ir.Value:
-    """The result of an executable's export, on a grid if it takes one."""
+    export: str,
+    grid: Sequence[ir.Value],
+    operands: Sequence[ir.Value],
+    results: Sequence[ir.Type],
+) -> list[ir.Value]:
+    """The results of an executable's export, on a grid if it takes one."""
     segments = [len(grid), len(operands), 0, 0]
     op = hlo.op(
         "flow.dispatch",
         [*grid, *operands],
-        [result],
+        results,
         entry_points=ir.ArrayAttr.get([ir.Attribute.parse(export)]),
         operandSegmentSizes=ir.DenseI32ArrayAttr.get(segments),
-        tied_operands=ir.Attribute.parse("[-1 : index]"),
+        tied_operands=ir.Attribute.parse(
+            f"[{', '.join(['-1 : index'] * len(results))}]"
+        ),
     )
-    return op.result
+    return list(op.results)
 
 
 class Executables:
@@ -60,12 +65,15 @@ class Executables:
         self._calls: dict[str, dict[str, KernelCall]] = {}
 
     def dispatch(
-        self, call: KernelCall, operands: Sequence[ir.Value], result: ir.Type
-    ) -> ir.Value:
-        """The call's result; at the insertion point."""
+        self,
+        call: KernelCall,
+        operands: Sequence[ir.Value],
+        results: Sequence[ir.Type],
+    ) -> list[ir.Value]:
+        """The call's results; at the insertion point."""
         self._calls.setdefault(call.source, {})[call.export] = call
         export = f"@{_executable(call.source)}::@{call.export}"
-        return dispatched(export, [], operands, result)
+        return dispatched(export, [], operands, results)
 
     def write(self, module: ir.Module) -> None:
         """Put the executables before everything else in the module."""

@@ -6,8 +6,8 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.errors import PassError, nearest
 from pcp.passes.core.base import Pass
-from pcp.passes.core.rewriting import before, operations, replace
-from pcp.passes.kernels import objects
+from pcp.passes.core.rewriting import before, operations, replace, sweep
+from pcp.passes.kernels import objects, own_attention
 from pcp.passes.kernels.cuda_products import product_call
 from pcp.passes.kernels.own_dispatch import Executables
 from pcp.passes.kernels.own_ptx import PtxExecutables
@@ -58,6 +58,10 @@ class OwnKernels(Pass):
 
     def _on_processor(self, module: ir.Module) -> None:
         executables = Executables(self.set)
+        if objects.best(own_attention.SOURCE, self.set):
+            roots = [o for o in operations(module) if o.name == own_attention.ROOT]
+            if any([own_attention.attend(op, executables) for op in roots]):
+                sweep(module.operation)
         for op in operations(module):
             if (found := self._find(op)) is not None:
                 _call(op, found, executables)
@@ -96,5 +100,5 @@ def _shaped(value: ir.Value, op: ir.Operation) -> ir.Value:
 def _call(op: ir.Operation, found: Place, executables: Executables) -> None:
     with before(op):
         type_ = hlo.tensor(found.shape, ir.F32Type.get())
-        value = executables.dispatch(found.call, found.operands, type_)
+        (value,) = executables.dispatch(found.call, found.operands, [type_])
         replace(op, [_shaped(value, op)])

@@ -46,7 +46,8 @@ class PtxExecutables:
         grid = [_constant(index, n) for n in call.grid]
         numbers = [_constant(i32, n) for n in call.numbers]
         export = f"@{_executable(call.function)}::@{call.function}"
-        return dispatched(export, grid, [*operands, *numbers], result)
+        (value,) = dispatched(export, grid, [*operands, *numbers], [result])
+        return value
 
     def write(self, module: ir.Module) -> None:
         """Put the executables before everything else in the module."""

@@ -283,10 +283,10 @@ def _function(op: ir.Operation) -> ir.Operation:
 def _is_at_risk(
     op: ir.Operation, i: int, argument: Value, returned: Value, block: ir.Block
 ) -> bool:
-    read = any(True for _ in argument.uses)
-    if not read and any(True for _ in op.results[i].uses):
-        return True
-    return read and _is_outside(returned, block)
+    if any(True for _ in argument.uses):
+        return _is_outside(returned, block)
+    asked = op.regions[0].blocks[0].arguments[i]
+    return any(True for value in (op.results[i], asked) for _ in value.uses)
 
 
 def _is_outside(value: Value, block: ir.Block) -> bool:

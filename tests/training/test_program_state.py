@@ -122,7 +122,7 @@ def test_without_the_frozen_tensors_nothing_begins(
 ) -> None:
     exp = experiment(tmp_path, vocabulary_size=128)
     content = bundle.to_bytes()
-    with pytest.raises(ConfigError, match="brings 'scale', and no file has no such"):
+    with pytest.raises(ConfigError, match="'scale' is frozen, so its values come with"):
         Crew(exp, tmp_path / "run", content, 1).finish()
 
 

@@ -34,7 +34,10 @@ product, of half an ulp for each factor.
 
 Of f64, targets for GPUs make f32. There, functions other than `sine`, `cosine`, `tan`,
 `power`, `atan2` and `cbrt` are the device's own, and have no bound here: OpenCL's and
-Vulkan's allow several ulp, and errors that grow with x.
+Vulkan's allow several ulp, and errors that grow with x. For Vulkan and Metal, though,
+`remainder` and `log_plus_one` are ours. Over 2,053 numbers of f32 on Mesa's software
+device for Vulkan, what is made of its exponential function erred by up to 61 ulp, and
+`erfc` by 88; `cbrt`, `log` and `lgamma` have no digit right of a subnormal number.
 """
 COMPLEX_HEAD = """\
 ## Complex numbers

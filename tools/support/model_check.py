@@ -120,6 +120,11 @@ def inspected(experiment: Experiment, model: Any) -> Corpus | None:
     if loss is None or loss.shape:
         return None
     parameters = signature.parameters(model, entry)
+    if experiment.freeze and experiment.brought_path is None:
+        raise ConfigError(
+            "freeze: values of frozen parameters come with the model, and there is no "
+            "file with them; name one that has all of them as frozen_weights"
+        )
     # What is trained of a model with adapters, or in part, the compiler says.
     if experiment.initial_weights and not (experiment.lora or experiment.freeze):
         first_values.check_shapes(experiment.initial_weights, parameters)

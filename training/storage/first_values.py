@@ -105,12 +105,13 @@ def check(
         return None
     found = _taken(experiment, specs, parameters)
     for name, other in unlike(kinds, found):
-        where = experiment.brought_path or "no file"
+        where = experiment.brought_path
         if other is None:
+            lacks = f"{where} lacks it" if where else "there is no file with it"
             raise ConfigError(
-                f"frozen_weights: the model brings {name!r}, and {where} has no such "
-                f"tensor; name the file that pcp export wrote beside the model."
-                f"{nearest(name, found)}"
+                f"frozen_weights: {name!r} is frozen, so its values come with the "
+                f"model, and {lacks}; name the file that pcp export wrote beside the "
+                f"model, or another with all frozen tensors.{nearest(name, found)}"
             )
         raise ConfigError(
             f"frozen_weights: {name} is {other.dtype} {list(other.shape)} in {where}, "

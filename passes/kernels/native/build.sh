@@ -22,7 +22,7 @@ compile() { # compiler source set flags...
 }
 
 mkdir -p ../objects
-for source in grouped product; do
+for source in attention grouped product; do
   compile "$CC" $source x86-64 -march=x86-64 -mno-red-zone
   compile "$CC" $source x86-64-v3 -march=x86-64-v3 -mno-red-zone
   compile "$CC" $source x86-64-v4 -march=x86-64-v4 -mno-red-zone -mprefer-vector-width=512

@@ -12,29 +12,6 @@
 /* Rows of w whose sums with `many` rows of x stay in registers. */
 #define WIDE(many) (REGISTERS == 32 ? (many <= 6 ? 4 : 3) : (many <= 4 ? 2 : 1))
 
-/* Square: stage by stage, rows i and i + LANES / 2 are interleaved. */
-INLINE void transpose(V rows[LANES]) {
-  V next[LANES];
-  UNROLL for (int stage = 1; stage < LANES; stage *= 2) {
-    UNROLL for (int i = 0; i < LANES / 2; i++) {
-      V a = rows[i], b = rows[i + LANES / 2];
-#if LANES == 16
-      next[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
-                                            21, 6, 22, 7, 23);
-      next[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12,
-                                                28, 13, 29, 14, 30, 15, 31);
-#elif LANES == 8
-      next[2 * i] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-      next[2 * i + 1] = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
-#else
-      next[2 * i] = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-      next[2 * i + 1] = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-#endif
-    }
-    UNROLL for (int i = 0; i < LANES; i++) rows[i] = next[i];
-  }
-}
-
 /* y[many, PANEL] (+)= x[many, count] . panel, added where `onto` is not 0. */
 INLINE void tile(const int many, const float *x, const float *panel, float *y,
                  size_t columns, size_t depth, size_t count, size_t onto) {

@@ -9,6 +9,7 @@ from pcp.passes.core.rewriting import before, operations
 from pcp.passes.legalize.functions import doubles
 from pcp.passes.legalize.functions.arctangent import angle
 from pcp.passes.legalize.functions.power import power
+from pcp.passes.legalize.functions.remainder import remainder
 from pcp.passes.legalize.functions.trigonometry import Angle
 from pcp.passes.legalize.functions.words import Number, is_double
 
@@ -20,7 +21,7 @@ RULES: dict[str, Callable[..., Number]] = {
     "stablehlo.exponential_minus_one": doubles.exponential_minus_one,
     "stablehlo.log_plus_one": doubles.log_plus_one,
     "stablehlo.power": power,
-    "stablehlo.remainder": doubles.remainder,
+    "stablehlo.remainder": remainder,
     "stablehlo.sine": lambda x: Angle(x).sine(),
     "stablehlo.tan": lambda x: Angle(x).tangent(),
     "stablehlo.tanh": doubles.tanh,

@@ -4,6 +4,11 @@ Special values, both signs of them, are among the samples, and an error there is
 NaN, infinity, or sign of a zero.
 """
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +23,7 @@ from jax import lax
 
 from pcp.passes.legalize.functions.accuracy import CLAIMS, Claim, claims_of
 
+ROOT = Path(__file__).parents[3]
 OPS = tuple(dict.fromkeys(claim.op for claim in CLAIMS))
 #: No vector has a length that divides it.
 CPUS = ("cpu", "cpu:host")
@@ -200,3 +206,11 @@ def test_every_number(each_cpu: Iree, op: str, element: str) -> None:
         place = suspects(op, given, got, least)
         for row in rows:
             check(row, [x[place] for x in given], got[place])
+
+
+def test_the_command_that_measures() -> None:
+    """docs/accuracy.md is made of what it finds."""
+    command = [sys.executable, ROOT / "benchmarks" / "accuracy.py", "--only", "abs"]
+    command += ["--types", "f32", "--targets", "cpu", "--samples", "503"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert json.loads(said.partition("} ")[0] + "}")["worst"][""][0] == 0

@@ -60,6 +60,7 @@ def _check(results: list, wanted: list[np.ndarray], where: str) -> None:
 WIDTH, ROUNDS, INNER, CALLS = 8, 6, 4, 5
 
 Params = dict[str, jax.Array]
+Carry = tuple[jax.Array, jax.Array]
 
 
 def _step(h: jax.Array, own: tuple) -> tuple[jax.Array, tuple]:
@@ -98,13 +99,29 @@ def nested(p: Params, x: jax.Array) -> jax.Array:
     return (first**2).sum() + second.mean() + h.sum()
 
 
+def in_branches(p: Params, x: jax.Array) -> jax.Array:
+    """What a loop carries is what a branch gives, the second of its results, too."""
+
+    def step(carry: Carry, own: tuple) -> tuple[Carry, jax.Array]:
+        w, v = own
+
+        def turn(carry: Carry) -> Carry:
+            return carry[0] + 1, jnp.tanh(carry[1] @ w) + v
+
+        carry = lax.cond(carry[0] < INNER, turn, lambda carry: carry, carry)
+        return carry, carry[1][0]
+
+    (_, h), rows = lax.scan(step, (jnp.int32(0), x), (p["w"], p["v"]))
+    return (h * x).sum() + rows.sum()
+
+
 def _given(seed: int) -> tuple[np.ndarray, ...]:
     draw = np.random.default_rng(seed)
     shapes = ((ROUNDS, WIDTH), (ROUNDS, WIDTH, WIDTH), (3, WIDTH))
     return tuple((draw.normal(size=s) / 3).astype(np.float32) for s in shapes)
 
 
-@pytest.mark.parametrize("loss", [beside, both_ways, nested])
+@pytest.mark.parametrize("loss", [beside, both_ways, nested, in_branches])
 def test_gradients_are_jaxs(loss: Callable[..., jax.Array]) -> None:
     v, w, x = _given(0)
     module = pcp.from_jax(loss, {"v": v, "w": w}, x)

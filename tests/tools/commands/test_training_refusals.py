@@ -35,6 +35,7 @@ def folder(tmp_path, monkeypatch):
         ({"epsilon": 1e-50}, "x.json: epsilon: 1e-50 is 0 as f32"),
         ({"data_path": "builtin:pyton-docs"}, "Did you mean 'python-docs'"),
         ({"tokenizer": "u16"}, "no whole number of u16 tokens"),
+        ({"freeze": "*"}, "freeze: values of frozen parameters come with the model"),
     ],
 )
 def test_a_bad_experiment_is_one_line(folder, capsys, changes, line):
