@@ -233,7 +233,7 @@ class Island:
         return said[0].model_copy(update={"digest": digest})
 
 
-class Addresses:
+class AddressTable:
     """The addresses of islands, and those of their ranks."""
 
     def __init__(self, islands: Mapping[str, Island], sizes: Sequence[int]) -> None:

@@ -47,7 +47,7 @@ from pcp.training.coordinator.events import (
     Received,
     Tick,
 )
-from pcp.training.coordinator.island import Addresses, Island
+from pcp.training.coordinator.island import AddressTable, Island
 from pcp.training.coordinator.island_formation import (
     FormedIsland,
     Rank,
@@ -92,7 +92,7 @@ class Islands:
         """How the shapes cut the state, once they are compiled."""
         self.islands: dict[str, Island] = {}
         """The islands that are members, by name."""
-        self._addresses = Addresses(self.islands, self.sizes)
+        self._addresses = AddressTable(self.islands, self.sizes)
         self._ranks: dict[Peer, tuple[Rank, Island | None]] = {}
         self._places: dict[str, tuple[str, int, int]] = {}
         """The places in larger islands of ranks that are to come back, by worker."""
