@@ -22,7 +22,7 @@ from pcp.training.storage import nonfinite
 
 _RETRY_SECONDS = 5.0
 _SHOWN_SECONDS = 60.0
-"""Who has handed out its state is not doubted for so long."""
+"""For so long a holder that has handed out its state is not doubted."""
 _NEXT_SECONDS = 1.0
 """So long after one holder is asked for its state, the next one is asked too; the
 time doubles with each that is asked and has not answered."""
