@@ -71,7 +71,7 @@ class Saver:
             "epoch": progress.epoch,
             "tokens": progress.tokens,
             "seed": run.experiment.seed,
-            "frozen": run.experiment.frozen(),
+            "frozen": run.frozen,
             "data": {
                 "digest": progress.begin["data"],
                 "samples_per_epoch": progress.begin["samples_per_epoch"],

@@ -223,7 +223,7 @@ class Recovery:
         if saved is not None and saved.round > self._best_held():
             run.serve(saved)
             run.tell_nonfinite(saved, f"the checkpoint of round {best}")
-        elif best == 0 and run.experiment.first_values:
+        elif best == 0 and run.first_values:
             run.do(LoadWeights())
         self._rounds.give_up()
         if best < run.committed:

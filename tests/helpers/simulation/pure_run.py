@@ -96,13 +96,15 @@ def a_run(
     wanted: int = 1, ledger: Iterable[Mapping[str, Any]] = (), **keys: Any
 ) -> TrainingRun:
     """One that nobody has joined; `ledger` has the lines of the shepherd before."""
+    keyed = experiment().model_copy(update=keys)
     state = RunState(
-        experiment().model_copy(update=keys),
+        keyed,
         replayed(ledger),
         name="run",
         folder="run",
         serves="127.0.0.1:1",
         wanted=wanted,
+        first_values=keyed.first_values,
     )
     return TrainingRun(state)
 

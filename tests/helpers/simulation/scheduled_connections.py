@@ -113,6 +113,8 @@ class Wire:
 
     def _loses(self, way: int, message: Message) -> bool:
         """Whether a message is sent and will not be read."""
+        if self.node.losing is None and not self._deaf[way]:
+            return False
         if not self._deaf[way] and self.node.loses(way, message):
             self.schedule.note("lost", self.node.name, message.kind)
             self._deaf[way] = True

@@ -360,16 +360,16 @@ def test_speed_is_that_of_a_first_attempt() -> None:
     run.step(Opened(), 0.0)
     joined(run, "a")
     joined(run, "b")
-    rounds, member = run.rounds, run.state.roster["a"]
-    assert rounds is not None
-    rounds.start(holders(run))
-    attempt, speeds = rounds.attempt, []
+    loop, member = run.loop, run.state.roster["a"]
+    assert loop is not None
+    loop.rounds.start(holders(run))
+    attempt, speeds = loop.rounds.attempt, []
     assert attempt is not None
     for attempt.first, seconds in ((True, 2.0), (False, 0.0)):
         lease = attempt.leases["a"]
         done = {"compute_seconds": seconds, "epoch": attempt.epoch}
         done |= {"steps": attempt.steps("a", 4), "tokens": size(lease) * BLOCK}
-        rounds.heard(member, PREPARED.model_copy(update=done))
+        loop.heard(member, PREPARED.model_copy(update=done))
         assert [*attempt.prepared] == ["a"]
         speeds.append(member.speed)
     assert speeds == [1.0, 1.0]  # two steps in two seconds
