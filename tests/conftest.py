@@ -9,12 +9,14 @@ from typing import NoReturn
 
 import psutil
 import pytest
+from _pytest.unraisableexception import gc_collect_iterations_key
 from helpers.repository.sources import ROOT
 from helpers.servers import compile_cache
 from helpers.servers.costs import Costs
 from helpers.servers.interpreter import Interpreter
 from helpers.servers.iree_server import Iree
 from helpers.servers.vulkan import Vulkan
+from hypothesis import settings
 
 from pcp.runtime.cage import cage
 
@@ -37,6 +39,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """A program that was compiled is not compiled again, in this run or the next."""
     gc.set_threshold(*GARBAGE)
+    config.stash[gc_collect_iterations_key] = 1  # of millions of objects at the end
+    # An example has no limit of time: a busy machine takes long for each.
+    settings.register_profile("patient", deadline=None)
+    settings.load_profile("patient")
     if file := config.getoption("--costs"):
         if file.endswith(".py"):  # `--costs test_x.py` would write over the test
             raise pytest.UsageError(f"--costs {file}: a test; say --costs behind it")
@@ -54,9 +60,8 @@ def pytest_collection_modifyitems() -> None:
 
     Else it parses every module that is imported, our tests too: five seconds a process.
     """
-    if "hypothesis" in sys.modules:
-        asked = "hypothesis.internal.conjecture.providers.is_local_module_file"
-        pytest.MonkeyPatch().setattr(asked, _drawn_for, raising=False)
+    asked = "hypothesis.internal.conjecture.providers.is_local_module_file"
+    pytest.MonkeyPatch().setattr(asked, _drawn_for, raising=False)
 
 
 def _drawn_for(path: str) -> bool:

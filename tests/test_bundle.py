@@ -217,7 +217,7 @@ def test_two_members_of_one_name_are_refused() -> None:
         Bundle.from_bytes(out.getvalue())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, len(CONTENT) - 1), st.integers(1, 255))
 def test_a_changed_byte_is_refused_or_harmless(position: int, flip: int) -> None:
     """Never another exception, never other contents."""
@@ -230,7 +230,7 @@ def test_a_changed_byte_is_refused_or_harmless(position: int, flip: int) -> None
     assert read == small_bundle()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, len(CONTENT) - 1))
 def test_every_truncation_is_refused(length: int) -> None:
     with pytest.raises(BundleError):

@@ -38,7 +38,7 @@ def test_shares(n: int, weights, sizes: list[int]) -> None:
 
 
 @given(st.integers(0, 40), st.permutations(["a", "b"]), st.integers(0, 2))
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 def test_parts_are_consecutive_and_complete(
     n: int, axes: list[str], count: int
 ) -> None:

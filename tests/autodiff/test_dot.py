@@ -45,7 +45,6 @@ from pcp.dialect.context import parse
 ROOT = Path(__file__).parents[2]
 SEEDS = st.integers(0, 2**32 - 1)
 BUDGET = settings(
-    deadline=None,
     derandomize=True,
     database=None,
     suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]

@@ -167,7 +167,7 @@ def test_a_callback_that_waits_is_refused() -> None:
         c._do(lambda _: listening.wait(20), None)
         first = c.all_reduce_async(np.ones(2))
         first.add_done_callback(
-            lambda _: refusal.set_result(outcome(lambda: c.barrier_async().result(9)))
+            lambda _: refusal.set_result(outcome(lambda: c.barrier_async().result(30)))
         )
         listening.set()
         return refusal.result(20)

@@ -243,7 +243,7 @@ def test_a_body_of_a_hundred_megabytes_is_not_kept(server) -> None:
 
 
 def test_bytes_that_are_no_http_are_refused(server) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
         sock.sendall(b"\x16\x03\x01\x00\xff\r\n\r\n")
         assert b"400" in sock.recv(4096)
     assert server.client().get("/ready") == {"status": "ready"}

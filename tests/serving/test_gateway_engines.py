@@ -44,7 +44,7 @@ def test_a_client_that_leaves_frees_its_slot(folder) -> None:
             asked = {"prompt": "x", "max_tokens": 390, "ignore_eos": True}
             body = json.dumps(asked | {"stream": stream}).encode()
             head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
-            sock = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+            sock = socket.create_connection(("127.0.0.1", server.port), timeout=30)
             sock.sendall(f"{head}{len(body)}\r\n\r\n".encode() + body)
             server.wait_until(lambda: not server.idle())
             sock.close()

@@ -74,7 +74,7 @@ class AsynchronousRounds(Rounds):
         self._unreached: set[str] = set()
         """Holders of the newest state that were let go; who comes again is ended."""
         self._merged_at = run.now
-        self._handlers[Push] = self._on_learned
+        self.handlers[Push] = self._on_learned
 
     @property
     def _quorum(self) -> int:

@@ -125,10 +125,6 @@ class Attempt:
         """The number of inner steps in a member's lease."""
         return size(self.leases[name]) // quantum
 
-    def longest(self, quantum: int) -> int:
-        """The inner steps of the member that makes most."""
-        return max(self.steps(name, quantum) for name in self.members)
-
     def orders(
         self,
         addresses: Sequence[str],
@@ -140,7 +136,8 @@ class Attempt:
         `particulars` gives further keys of a member's message. `addresses` are by rank,
         `quantum` is in samples.
         """
-        longest = self.longest(quantum)
+        steps = {name: self.steps(name, quantum) for name in self.members}
+        longest = max(steps.values())
         return [
             RoundStart(
                 round=self.round,
@@ -148,7 +145,7 @@ class Attempt:
                 members=list(addresses),
                 rank=rank,
                 lease=self.leases[name],
-                steps=self.steps(name, quantum),
+                steps=steps[name],
                 longest=longest,
                 **particulars(name),
             )

@@ -7,17 +7,16 @@ is what has happened, an effect what is to be done.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from pcp.training.coordinator.events import Event, Peer
+from pcp.training.coordinator.events import Event, Peer, record
 from pcp.training.storage.round_record import Round
 from pcp.training.wire.message import (
     Message,
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Append:
     """Write a line of the ledger; with `sync`, before anything else is done."""
 
@@ -26,7 +25,7 @@ class Append:
     sync: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Send:
     """Send a message, and behind it the bundle for a target."""
 
@@ -35,7 +34,7 @@ class Send:
     bundle: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refuse:
     """Tell a peer why it is refused, and close the connection."""
 
@@ -43,40 +42,40 @@ class Refuse:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Close:
     """Close a connection once its messages are out."""
 
     connection: Peer
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Log:
     """One line for the observers."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ShowStatus:
     """Show the observers the status of the run: a heartbeat's interval has passed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Keep:
     """Keep the figures of the round that is committed next, without its time."""
 
     record: Round
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReportRound:
     """Show the figures of the round that was kept: it is committed."""
 
     record: Round
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReportValidation:
     """Show a held-out loss, and over how many batches it is the mean."""
 
@@ -85,7 +84,7 @@ class ReportValidation:
     batches: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReportCheckpoint:
     """Show that a round's state is on the disk, and where."""
 
@@ -93,7 +92,7 @@ class ReportCheckpoint:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Compile:
     """Make the bundle for a worker's target; answer `Compiled` or `NotCompiled`."""
 
@@ -101,17 +100,17 @@ class Compile:
     target: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NoteSettings:
     """Keep the experiment as the run's, on the disk."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MakeLatest:
     """Make this run the one that `--resume` continues."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gather:
     """Fetch the state of a round from its members; `Gathered` or `NotSaved`."""
 
@@ -125,7 +124,7 @@ class Gather:
     """The shape of each member's island, where not all are alike."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prove:
     """Fetch the state of a round from one member, and let it go; answer `Proved`."""
 
@@ -138,7 +137,7 @@ class Prove:
     """The shape of its island, where not all are alike."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Write:
     """Write the gathered state; answer `Written` or `NotSaved`."""
 
@@ -146,26 +145,26 @@ class Write:
     members: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LookOnDisk:
     """Look for a whole checkpoint of a round; answer `OnDisk` at once."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FindCheckpoint:
     """Find the newest checkpoint of a round up to this one; answer `Found` at once."""
 
     at_most: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LoadWeights:
     """Read the initial weights; answer `Loaded` at once."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Serve:
     """Hand out the state that was found or loaded last to workers of these indices."""
 
@@ -173,19 +172,19 @@ class Serve:
     parts: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StopServing:
     """Stop handing out a state, and release it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Recall:
     """Read the whole history from the ledger's file; answer `Recalled` at once."""
 
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fail:
     """The run ends with this error."""
 

@@ -6,7 +6,7 @@ connection, which the state machine only compares with other ones.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, dataclass_transform
 
 from pcp.manifest import Manifest
 from pcp.training.storage.ledger_history import History
@@ -16,6 +16,17 @@ from pcp.training.wire.message import (
 from pcp.training.wire.operator_messages import (
     Order,
 )
+
+R = TypeVar("R")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(cls: type[R]) -> type[R]:
+    """A class of records, which nobody changes: the type checker says so.
+
+    Not `frozen=True`, which makes a new one three times as slow.
+    """
+    return dataclass(slots=True)(cls)
 
 
 class Peer(Protocol):
@@ -27,7 +38,7 @@ class Peer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Program:
     """The facts of a compiled bundle, and of the data for it, that a run needs."""
 
@@ -50,7 +61,7 @@ class Program:
     """How islands cut the state, where not all do alike."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SavedState:
     """A state that is on this machine's disk: a checkpoint, or initial weights."""
 
@@ -63,17 +74,17 @@ class SavedState:
     """The digest of its shared state, in the parts that members of the program hold."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Opened:
     """The shepherd's process has begun."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tick:
     """A moment has passed, and all its events were handled."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Received:
     """A message of a connection."""
 
@@ -81,7 +92,7 @@ class Received:
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lost:
     """A connection ended."""
 
@@ -89,7 +100,7 @@ class Lost:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ordered:
     """An order of an operator that has the key."""
 
@@ -97,12 +108,12 @@ class Ordered:
     order: Order
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Interrupted:
     """A signal asks the run to end well."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Compiled:
     """The bundle for a worker's target is made; without a connection, for no worker."""
 
@@ -110,7 +121,7 @@ class Compiled:
     program: Program
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NotCompiled:
     """There is no bundle for a worker's target."""
 
@@ -120,14 +131,14 @@ class NotCompiled:
     """Whether there is no bundle for any other target either."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Loaded:
     """The initial weights were read."""
 
     saved: SavedState
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Found:
     """The newest checkpoint that the run can go back to, if there is one."""
 
@@ -136,7 +147,7 @@ class Found:
     """Faults of newer checkpoints, a line each."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OnDisk:
     """Whether an earlier process saved a round, and where."""
 
@@ -146,7 +157,7 @@ class OnDisk:
     """Faults of damaged checkpoints of the round, a line each."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gathered:
     """The state of a round was fetched from its members, for a checkpoint."""
 
@@ -155,7 +166,7 @@ class Gathered:
     nonfinite: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Proved:
     """Whether a member has handed out the state of a round."""
 
@@ -167,7 +178,7 @@ class Proved:
     """The address that did not hand out the state, if that is the member's fault."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Written:
     """A checkpoint is on the disk."""
 
@@ -176,7 +187,7 @@ class Written:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NotSaved:
     """A checkpoint could not be fetched, or not be written."""
 
@@ -185,7 +196,7 @@ class NotSaved:
     """The address of a member that did not hand out its state."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Recalled:
     """An event again, with the whole history of the ledger in memory."""
 

@@ -62,9 +62,10 @@ class OperatorControl:
 
     def hold(self) -> bool:
         """Between two rounds: release drained workers; whether the next round waits."""
-        if self._run.draining and self._validation.open:
-            return True  # a worker that leaves evaluates its share first
-        self._release()
+        if self._run.draining:
+            if self._validation.open:
+                return True  # a worker that leaves evaluates its share first
+            self._release()
         return self._run.progress.paused
 
     def _release(self) -> None:

@@ -91,6 +91,7 @@ class Recovery:
         if member.state == COMPILING:
             return
         member.lacked += 1
+        member.pace.rests(self._run.now)  # it did what it was told, in vain
         self._holds_nothing(member)
 
     def _holds_nothing(self, member: Member) -> None:
@@ -222,7 +223,7 @@ class Recovery:
         if saved is not None and saved.round > self._best_held():
             run.serve(saved)
             run.tell_nonfinite(saved, f"the checkpoint of round {best}")
-        elif best == 0 and run.experiment.first_values:
+        elif best == 0 and run.first_values:
             run.do(LoadWeights())
         self._rounds.give_up()
         if best < run.committed:

@@ -46,11 +46,11 @@ class Member:
     """Its inner steps, as its progress guard sees them."""
     speed: float | None = None
     """Inner steps a second, a moving average."""
+    name: str = field(init=False)
+    """The worker's name."""
 
-    @property
-    def name(self) -> str:
-        """The worker's name."""
-        return self.hello.worker
+    def __post_init__(self) -> None:
+        self.name = self.hello.worker
 
     @property
     def address(self) -> str:
@@ -88,7 +88,7 @@ class Member:
             "round": self.committed,
             "steps_per_second": self.speed,
             "silent_seconds": round(now - self.seen, 1),
-            "at": dict(self.pace.at) if self.pace.at else None,
+            "at": self.pace.at.model_dump() if self.pace.at else None,
         }
 
 
@@ -111,14 +111,15 @@ class Roster:
             self._indices[row["worker"]] = row["index"]
             self._absent[row["index"]] = {"left": UNSEEN, **row}
         self._by_connection: dict[Peer, Member] = {}
-        self._sorted: tuple[Member, ...] | None = None
-        """The members in order of index; None after a change."""
+        self._sorted: tuple[Member, ...] = ()
+        """The members in order of index."""
 
     def __iter__(self) -> Iterator[Member]:
-        if self._sorted is None:
-            members = sorted(self._members.values(), key=lambda m: m.index)
-            self._sorted = tuple(members)
         return iter(self._sorted)
+
+    def _sort(self) -> None:
+        members = sorted(self._members.values(), key=lambda m: m.index)
+        self._sorted = tuple(members)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -149,7 +150,7 @@ class Roster:
         member = Member(connection, hello, index, now)
         self._members[hello.worker] = member
         self._by_connection[connection] = member
-        self._sorted = None
+        self._sort()
         return member
 
     def remove(self, member: Member, reason: str | None = None) -> None:
@@ -157,7 +158,7 @@ class Roster:
         if self._members.get(member.name) is member:
             del self._members[member.name]
             self._by_connection.pop(member.connection, None)
-            self._sorted = None
+            self._sort()
             if reason is not None:
                 self._absent[member.index] = {**member.identify(), "left": reason}
 

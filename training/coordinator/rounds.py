@@ -69,17 +69,13 @@ class Rounds(ProgressPolicy):
         self._conduct = Conduct()
         self._made_again: int | None = None
         """The round that began anew because no member's part of it could count."""
-        self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
+        self.handlers: dict[type[Message], Callable[[Member, Any], None]] = {
             Computed: self._on_computed,
             Prepared: self._on_prepared,
             GroupFailed: self._on_group_failed,
             Heartbeat: self._on_heartbeat,
         }
-
-    def heard(self, member: Member, message: Message) -> None:
-        """Handle a message about a member's part of the round; ignore others."""
-        if handler := self._handlers.get(type(message)):
-            handler(member, message)
+        """The handlers of messages about a member's part of the round."""
 
     def renew_pool(self) -> None:
         """Make the pool of the samples that are left, by the ledger."""

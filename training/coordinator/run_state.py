@@ -32,7 +32,8 @@ class RunState:
 
     `replay` has applied the ledger's lines so far. `folder` is the run's, `serves` the
     address of the endpoint that hands out states, and `wanted` how many workers the
-    first round waits for. `known` are workers under an earlier shepherd.
+    first round waits for. `known` are workers under an earlier shepherd. With
+    `first_values` the first state needs values besides the seed.
     """
 
     def __init__(
@@ -45,9 +46,13 @@ class RunState:
         serves: str,
         wanted: int | None = None,
         known: Iterable[Mapping[str, Any]] = (),
+        first_values: bool = False,
         now: float = 0.0,
     ) -> None:
         self.experiment, self.name, self.folder = experiment, name, folder
+        self.frozen = experiment.frozen()
+        """The settings that a resumed run must have too."""
+        self.first_values = first_values
         self.wanted = wanted or experiment.members
         self.roster = Roster(known)
         self.now = self.born = now
@@ -69,22 +74,19 @@ class RunState:
         self.parts: list[int] = []
         """The indices of the workers among which that state is shared out."""
         self._replay, self._serves = replay, serves
-        self._effects: list[Effect] = []
-
-    @property
-    def progress(self) -> Progress:
+        self.progress: Progress = replay.progress
         """The progress by the ledger, with the lines that are still to be written."""
-        return self._replay.progress
+        self._effects: list[Effect] = []
 
     @property
     def committed(self) -> int:
         """The last committed round."""
-        return self._replay.progress.committed
+        return self.progress.committed
 
     @property
     def term(self) -> int:
         """The term in which this shepherd leads, where others stand by; else 0."""
-        return self._replay.progress.term
+        return self.progress.term
 
     @property
     def age(self) -> float:

@@ -18,7 +18,7 @@ from pcp.training.wire.messages import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class WaitReport:
     """The report in a member's heartbeat, and when it came."""
 
@@ -67,9 +67,10 @@ class StragglerDetection:
 
     def awaited(self, members: Collection[str]) -> list[str]:
         """Members that are not at this round, while others form its group."""
-        said = {n: r for n, r in self._reports.items() if n in members}
-        forming = any(r.entered == 0 and r.waited is not None for r in said.values())
-        return [n for n, r in said.items() if forming and not r.begun]
+        said = [(n, r) for n, r in self._reports.items() if n in members]
+        here = [n for n, r in said if not r.begun]
+        forming = here and any(not r.entered and r.waited is not None for _, r in said)
+        return here if forming else []
 
     def lacked(
         self, members: Sequence[str], limits: Mapping[str, float]
@@ -80,10 +81,11 @@ class StragglerDetection:
         that are lacked by most: who waits for one that hangs comes to no other call.
         Those in no call count too: one that says it waits is not most of them.
         """
-        said = {n: r.awaits for n, r in self._reports.items() if n in members}
-        in_calls = {name: awaits for name, awaits in said.items() if awaits is not None}
         by: dict[str, set[str]] = {}
-        for name, awaits in in_calls.items():
+        for name, report in self._reports.items():
+            awaits = report.awaits
+            if awaits is None or name not in members:
+                continue
             for rank in awaits.ranks:
                 lacks = members[rank] if rank < len(members) else name
                 if lacks != name and awaits.seconds >= limits[lacks]:

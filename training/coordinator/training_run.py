@@ -125,7 +125,7 @@ class TrainingRun:
         """None until there is a first program."""
         limit = state.experiment.heartbeat_limit_seconds
         self._suspension = SuspendDetection(max(limit / 2, _SHORTEST), limit)
-        self._beat = state.now
+        self._beat, self._alive = state.now, Heartbeat()
         self._settings = state.experiment.model_dump(exclude=SECRETS)
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             Tick: lambda event: self._on_tick(),
@@ -177,7 +177,7 @@ class TrainingRun:
         Keys that need no program are compared before one is compiled.
         """
         state = self.state
-        frozen = {"frozen": state.experiment.frozen()}
+        frozen = {"frozen": state.frozen}
         frozen_settings.check(state.progress.begin, frozen, state.folder)
 
     def status(self) -> dict[str, Any]:
@@ -190,14 +190,14 @@ class TrainingRun:
     def _forgotten(self, event: Event) -> bool:
         """Whether an event names a round before the history in memory."""
         state = self.state
-        if isinstance(event, Received):
-            said = event.message
-            if isinstance(said, Hello):
-                return said.run == state.name and not state.knows(said.committed)
-            return isinstance(said, Ready) and not state.knows(said.round)
-        if isinstance(event, Found):
-            back_to = self._begun().recovery.target(event.saved)
-            return not state.progress.history.reaches(back_to)
+        match event.message if isinstance(event, Received) else event:
+            case Hello() as hello:
+                return hello.run == state.name and not state.knows(hello.committed)
+            case Ready(round=round_):
+                return not state.knows(round_)
+            case Found(saved=saved):
+                back_to = self._begun().recovery.target(saved)
+                return not state.progress.history.reaches(back_to)
         return False
 
     def _on_recalled(self, event: Recalled) -> None:
@@ -275,10 +275,6 @@ class TrainingRun:
         loop = self._begin(event.program)
         self._welcome(member, event.program)
         member.bundle = event.program.digest
-        if (
-            member.hello.bundle == member.bundle
-        ):  # it has loaded the program that ran before
-            member.pace.before = self.state.progress.usual_step_seconds
         member.state = WAITING
         member.committed = loop.recovery.verified_round(member.hello)
         loop.recovery.assign_source(member)
@@ -318,14 +314,15 @@ class TrainingRun:
             return self.loop
         state = self.state
         found = {
-            "frozen": state.experiment.frozen(),
+            "frozen": state.frozen,
             "data": program.data,
             "samples_per_epoch": program.samples,
             "parameters": program.parameters,
         }
-        if not state.progress.begin:
+        if state.progress.begin:
+            frozen_settings.check(state.progress.begin, found, state.folder)
+        else:
             state.append("begin", run=state.name, **found)
-        frozen_settings.check(state.progress.begin, found, state.folder)
         # Keys that were not given stay away: an algorithm may have its own defaults.
         settings = state.experiment.model_dump(exclude=SECRETS, exclude_unset=True)
         if state.progress.settings != settings:
@@ -385,7 +382,7 @@ class TrainingRun:
     # States on this machine's disk ---------------------------------------------------
 
     def _on_opened(self) -> None:
-        if not self.state.committed and self.state.experiment.first_values:
+        if not self.state.committed and self.state.first_values:
             self.state.do(LoadWeights())
 
     def _on_loaded(self, event: Loaded) -> None:
@@ -416,9 +413,8 @@ class TrainingRun:
         state, now = self.state, self.state.now
         if now - self._beat >= state.experiment.heartbeat_seconds:
             self._beat = now
-            beat = Heartbeat()
             for member in state.roster:
-                state.send(member, beat)
+                state.send(member, self._alive)
             state.do(ShowStatus())
         limit = state.experiment.heartbeat_limit_seconds
         if not self._suspension.turned(now):

@@ -35,11 +35,15 @@ def size(ranges: Iterable[Range]) -> int:
 def merged(ranges: Iterable[Range]) -> list[Range]:
     """The same positions, sorted, with touching ranges joined."""
     joined: list[Range] = []
+    end = 0
     for start, stop in sorted(ranges):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
-        elif start < stop:
-            joined.append((start, stop))
+        if not joined or start > end:
+            if start < stop:
+                joined.append((start, stop))
+                end = stop
+        elif stop > end:
+            joined[-1] = (joined[-1][0], stop)
+            end = stop
     return joined
 
 

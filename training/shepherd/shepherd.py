@@ -101,9 +101,8 @@ class Shepherd:
         shepherds this one leads while `elector` says so. `inspect` opens the data as
         the model takes them, without compiling the model.
         """
-        self._elector = elector
+        self._elector, self._inspect = elector, inspect
         self._signer = signer or own_signer(protection.tls)
-        self._inspect = inspect
         self._admission = Admission()
         self.experiment, self.folder = experiment, folder
         self.observer, self._clock, self._pause = observer, clock, pause
@@ -150,6 +149,7 @@ class Shepherd:
             serves=self.endpoint.listening,
             wanted=workers,
             known=journal.workers(folder.workers),
+            first_values=experiment.first_values,
             now=clock(),
         )
         self.training = TrainingRun(self.state)

@@ -379,6 +379,7 @@ def simulate(
         folder="modelled",
         serves="127.0.0.1:0",
         wanted=world.workers,
+        first_values=run.first_values,
     )
     program = Artifacts(lambda target: bundle, run).program("cpu")
     model.sample_tokens = tokens_of_sample(data_inputs(program.manifest))

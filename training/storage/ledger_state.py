@@ -4,7 +4,7 @@
 a ledger that was read to its end proves that its run followed the rules.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -82,10 +82,10 @@ class LedgerReplay:
 
     def apply(self, record: Mapping[str, Any]) -> None:
         """Apply one record."""
-        handler = getattr(self, f"_on_{record.get('kind')}", None)
+        handler = _HANDLERS.get(record.get("kind"))
         if handler is None:
             raise StateMismatch(f"ledger: unknown record {record.get('kind')!r}")
-        handler(record)
+        handler(self, record)
 
     def _on_begin(self, record: Mapping[str, Any]) -> None:
         self.progress.begin = {k: v for k, v in record.items() if k != "n"}
@@ -217,6 +217,14 @@ class LedgerReplay:
 
     def _on_end(self, record: Mapping[str, Any]) -> None:
         self.progress.ended = True
+
+
+_HANDLERS: Mapping[Any, Callable[[LedgerReplay, Mapping[str, Any]], None]] = {
+    name.removeprefix("_on_"): handler
+    for name, handler in vars(LedgerReplay).items()
+    if name.startswith("_on_")
+}
+"""The handler of each kind of record."""
 
 
 def replayed(records: Iterable[Mapping[str, Any]]) -> LedgerReplay:

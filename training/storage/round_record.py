@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 
 from pcp.training.wire.messages import (
     Prepared,
@@ -92,7 +93,8 @@ def data_wait_share(rounds: Sequence[Round]) -> float:
     return sum(member.data_wait_seconds for member in members) / max(total, 1e-9)
 
 
-MEMBER_KEYS = {each.name for each in fields(MemberRound)} - {"worker"}
+MEMBER_KEYS = [each.name for each in fields(MemberRound) if each.name != "worker"]
+_taken = attrgetter(*MEMBER_KEYS)
 
 
 def summarise(
@@ -157,5 +159,4 @@ def _joined(values: Sequence[int | float], tokens: Sequence[int]) -> int | float
 
 
 def _member(worker: int, prepared: Prepared) -> MemberRound:
-    taken = {key: getattr(prepared, key) for key in MEMBER_KEYS}
-    return MemberRound(worker=worker, **taken)
+    return MemberRound(worker, *_taken(prepared))

@@ -190,6 +190,10 @@ class CompiledReduce(Operation):
         self._leave()  # it would wait for the peer
         super().on_lost(peer, error, left=left, called=called)
 
+    def decided(self, commit: bool) -> None:
+        self._leave()  # the result is not in `_out` yet, or the old values are
+        super().decided(commit)
+
     def on_open(
         self, peer: int, payload: memoryview, when: float | None = None
     ) -> None:

@@ -49,7 +49,7 @@ class FaultyWire:
         """Pass nothing on any more."""
         self._over.set()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(30)
             assert not thread.is_alive(), "a wire that does not end"
         for sock in self._socks:
             sock.close()

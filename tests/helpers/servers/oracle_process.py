@@ -63,7 +63,7 @@ class OracleProcess:
             if pipe:
                 pipe.close()
         try:
-            process.wait(10)
+            process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

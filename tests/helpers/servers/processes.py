@@ -61,14 +61,14 @@ class Process:
     def wait(self, seconds: float = 30.0) -> int:
         """The exit code."""
         code = self.popen.wait(seconds)
-        self._reader.join(5)
+        self._reader.join(30)
         return code
 
     def kill(self) -> None:
         """Kill it, if it still runs."""
         self.popen.kill()
-        self.popen.wait(10)
-        self._reader.join(5)
+        self.popen.wait(30)
+        self._reader.join(30)
         if self.popen.stdout:
             self.popen.stdout.close()
 

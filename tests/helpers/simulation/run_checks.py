@@ -11,6 +11,7 @@ end         all rounds are there; what is free, held and used is all there is
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from pcp.errors import StateMismatch
@@ -32,6 +33,7 @@ Place = tuple[int, int]
 SEED_DIGEST = hashlib.sha256(b"seed").hexdigest()
 
 
+@cache
 def seed_part(coordinate: int) -> str:
     """Of a rank's part of the state before the first round."""
     text = f"seed {coordinate}" if coordinate else "seed"
@@ -59,6 +61,8 @@ class Checks:
         self.parts: dict[int, list[str]] = {0: cells}
         """Digests of the states of the run's history, by coordinate; among islands of
         unlike shape by the coordinates of the largest."""
+        self.places = [(s, at) for s, size in enumerate(sizes) for at in range(size)]
+        """All shapes of islands, with the coordinates of their ranks."""
         self.ever: dict[int, set[tuple[Place, str]]] = {}
         """Of all states that ever were, with who holds them."""
         self._cells: dict[tuple[Place, str], list[str]] = {}
@@ -67,23 +71,18 @@ class Checks:
         self._votes: dict[tuple[int, int], dict[str, dict[Place, str]]] = {}
         self._kept = 0
         self._attempt: Mapping[str, Any] = {}
-        self._seen = {
+        self.of: dict[type, Callable[[Any], None]] = {
             do.Append: self._appended,
             do.Send: self._sent,
             do.Keep: self._keep,
             do.Fail: self._failed,
         }
+        """What is checked of an effect, as it is carried out, by its type."""
         self._told: dict[type, Callable[[Any], None]] = {
             Commit: self._commit_sent,
             RoundStart: self._order_sent,
             LeaseGrant: self._lease_sent,
         }
-
-    def seen(self, effect: do.Effect) -> None:
-        """An effect is carried out."""
-        check = self._seen.get(type(effect))
-        if check is not None:
-            check(effect)
 
     @property
     def digests(self) -> dict[int, str | None]:
@@ -94,11 +93,6 @@ class Checks:
         """Of a state, from its parts' digests, as `Island` has it."""
         unlike = len(self._sizes) > 1
         return island_shapes.joined(digests) if unlike else joined_digest(digests)
-
-    @property
-    def places(self) -> list[Place]:
-        """All shapes of islands, with the coordinates of their ranks."""
-        return [(s, at) for s, size in enumerate(self._sizes) for at in range(size)]
 
     def part(self, cells: Sequence[str], place: Place) -> str:
         """The digest of a rank's part of a state."""
@@ -127,8 +121,8 @@ class Checks:
     def knows(self, round_: int, cells: Sequence[str]) -> None:
         """This was the state of a round."""
         self.made(cells)
-        found = {(place, self.part(cells, place)) for place in self.places}
-        self.ever.setdefault(round_, set()).update(found)
+        ever = self.ever.setdefault(round_, set())
+        ever.update((place, self.part(cells, place)) for place in self.places)
 
     def voted(self, name: str, place: Place, message: Prepared) -> None:
         """A rank of the member with this name has prepared its part of a state."""

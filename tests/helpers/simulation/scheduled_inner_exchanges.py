@@ -15,6 +15,7 @@ from helpers.simulation.run_checks import Violation
 from pcp.training.wire.messages import (
     InnerExchangeReport,
     RoundStart,
+    Whereabouts,
 )
 from pcp.training_plan import Fragments
 
@@ -101,20 +102,22 @@ class InnerExchanges:
             node.partial.since = None
             node.go_on(order, node.partial)
 
-    def of(self, node: "Node") -> InnerExchangeReport | None:
+    def of(self, node: "Node", at: Whereabouts) -> InnerExchangeReport | None:
         """How far a member is, as its heartbeats say it."""
         orders = {member.address: order for member, order in self._group.arrived}
         order = orders.get(node.address)
         if order is None:
             return None
-        at = {"round": order.round, "epoch": order.epoch, **node.company()}
+        said = {"round": order.round, "epoch": order.epoch, **node.company(at)}
         now = self._schedule.now
         if len(orders) < self._group.size or node.partial is None:
-            return InnerExchangeReport(**at, entered=0, waits=now - self._formed_since)
+            return InnerExchangeReport(
+                **said, entered=0, waits=now - self._formed_since
+            )
         since, done = node.partial.since, len(node.partial.exchanged)
         if since is None:
-            return InnerExchangeReport(**at, entered=1 + done)
-        return InnerExchangeReport(**at, entered=2 + done, waits=now - since)
+            return InnerExchangeReport(**said, entered=1 + done)
+        return InnerExchangeReport(**said, entered=2 + done, waits=now - since)
 
     def check(self) -> None:
         """The members of a round have made the same exchanges with each other."""

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pcp.training.wire.messages import (
@@ -48,22 +49,22 @@ class OwnThread(ABC):
         since = self._schedule.now - began
         return Whereabouts(call=call, steps=self.steps, since=since)
 
-    def meets(self, order: RoundStart) -> InnerExchangeReport:
+    def meets(self, order: RoundStart, at: Whereabouts) -> InnerExchangeReport:
         """How far it is with an order of a round without exchanges inside."""
-        forming = self.at[0] == "forming"
+        forming = at.call == "forming"
         return InnerExchangeReport(
             round=order.round,
             epoch=order.epoch,
             entered=not forming,
-            waits=self._schedule.now - self.at[1] if forming else None,
-            **self.company(),
+            waits=at.since if forming else None,
+            **self.company(at),
         )
 
-    def company(self) -> dict[str, Any]:
+    def company(self, at: Whereabouts) -> dict[str, Any]:
         """Whom it waits for, or how long it is alone where others are."""
-        said, awaits = self.said(), self.awaits()
-        alone = said.with_others and awaits is None
-        return {"awaits": awaits, "alone": said.since if alone else None}
+        awaits = self.awaits()
+        alone = awaits is None and at.with_others
+        return {"awaits": awaits, "alone": at.since if alone else None}
 
     @property
     def hangs_with_others(self) -> bool:
@@ -76,23 +77,29 @@ class OwnThread(ABC):
         return self._schedule.now < self.frozen_until
 
     def after(
-        self, seconds: float, act: Callable[[], object], *, link: bool = False
+        self,
+        seconds: float,
+        act: Callable[[], object],
+        *,
+        link: bool = False,
+        doing: int | None = None,
     ) -> None:
-        """Do it later, if it lives then; `link`: in the thread that beats and dials."""
-        schedule = self._schedule
+        """Do it later, if it lives then; `link`: in the thread that beats and dials.
 
-        def due() -> None:
-            if not self.alive or (self.hung and not link):
-                return
-            if schedule.now < self.frozen_until:
-                schedule.after(self.frozen_until - schedule.now, due)
-            else:
-                act()
+        `doing` is what it then does still, or this is given up.
+        """
+        self._schedule.after(seconds, partial(self._due, act, link, doing))
 
-        schedule.after(seconds, due)
+    def _due(self, act: Callable[[], object], link: bool, doing: int | None) -> None:
+        if not self.alive or (self.hung and not link):
+            return
+        if self.frozen:
+            pause = self.frozen_until - self._schedule.now
+            self._schedule.after(pause, partial(self._due, act, link, doing))
+        elif doing is None or doing == self._doing:
+            act()
 
     def begin(self, seconds: float, act: Callable[[], object]) -> None:
         """Do it later, if nothing else was begun by then."""
         self._doing += 1
-        doing = self._doing
-        self.after(seconds, lambda: act() if doing == self._doing else None)
+        self.after(seconds, act, doing=self._doing)

@@ -41,6 +41,7 @@ from pcp.training.wire.messages import (
     Stalled,
     Validated,
     Welcome,
+    Whereabouts,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Node(OwnThread):
         self.wire: Wire | None = None
         self.island: str | None = None
         self.coordinate = self.shape = 0
+        self.place: Place = (0, 0)
+        """Its island's shape, and its coordinate there."""
         self.held: tuple[int, str] | None = None
         """The round of the committed state, and the digest of its part."""
         self.prepared: Prepared | None = None
@@ -129,8 +132,8 @@ class Node(OwnThread):
 
     def _beat(self, wire: Wire) -> None:
         if wire is self.wire and wire.open:
-            said = Heartbeat(meeting=self._inner_exchange(), at=self.said())
-            wire.to_shepherd(said)
+            at = self.said()
+            wire.to_shepherd(Heartbeat(meeting=self._inner_exchange(at), at=at))
             self.after(BEAT_SECONDS, partial(self._beat, wire), link=True)
 
     def lost(self, wire: Wire) -> None:
@@ -174,10 +177,10 @@ class Node(OwnThread):
 
     def _on_welcome(self, message: Welcome) -> None:
         self._run, done = message.run, self.prepared
-        if (message.shape, message.coordinate) != self.place:
+        place, self.place = self.place, (message.shape, message.coordinate)
+        if place != self.place:
             self.held = self.work = self.partial = done = self.prepared = None
-        self.island, self.coordinate = message.island, message.coordinate
-        self.shape = message.shape
+        self.island, (self.shape, self.coordinate) = message.island, self.place
         if done and (message.committed, message.digest) == (done.round, done.digest):
             self._hold((done.round, done.digest))
         self._welcomed = True
@@ -191,12 +194,13 @@ class Node(OwnThread):
 
     def _restored(self, message: Restore) -> None:
         checks = self._schedule.checks
-        cells = [seed_part(at) for at in range(len(checks.parts[0]))]
-        state = 0, checks.part(cells, self.place)
         if message.ranks:
             state = fetched_from_all(self._schedule, self, message)
         elif message.source:
             state = self.fetched(message.source)
+        else:
+            cells = [seed_part(at) for at in range(len(checks.parts[0]))]
+            state = 0, checks.part(cells, self.place)
         self.enters("waiting")
         if state is None:
             self.begin(0.3, lambda: self.send(Lacking(round=message.round)))
@@ -217,11 +221,6 @@ class Node(OwnThread):
         if node.place != self.place:
             raise Violation(f"{self.name} fetches another's part from {node.name}")
         return node.held if node.alive and not node.frozen else None
-
-    @property
-    def place(self) -> Place:
-        """Its island's shape, and its coordinate there."""
-        return self.shape, self.coordinate
 
     def _on_commit(self, message: Commit) -> None:
         done = self.prepared
@@ -342,19 +341,13 @@ class Node(OwnThread):
 
     def fails_inside(self, lost: int) -> None:
         """A rank of its island is no more."""
-        if self._order is not None and self.alive:
+        if self._order is not None and self.alive and not self.hung:
             self._leave()
+            self.enters("waiting")
             order, why = self._order, "a rank of the island is gone"
             self._doing += 1
-            self.send(
-                GroupFailed(
-                    round=order.round,
-                    epoch=order.epoch,
-                    reason=why,
-                    lost=[lost],
-                    inside=True,
-                )
-            )
+            said = GroupFailed(round=order.round, epoch=order.epoch, reason=why)
+            self.send(said.model_copy(update={"lost": [lost], "inside": True}))
 
     def _stepped(self, order: RoundStart, base: str) -> None:
         self.work = (order.round, list(order.lease), base, order.inner_epoch)
@@ -386,13 +379,13 @@ class Node(OwnThread):
             if not self.hung:
                 self.group.inner_exchanges.enters(self, order)
 
-    def _inner_exchange(self) -> InnerExchangeReport | None:
+    def _inner_exchange(self, at: Whereabouts) -> InnerExchangeReport | None:
         """What a heartbeat says of a round that it is at."""
         if self.group is None or self._order is None:
             return None
         inside = self._schedule.plan.exchanges_inside
-        said = self.group.inner_exchanges.of(self) if inside else None
-        return said or self.meets(self._order)
+        said = self.group.inner_exchanges.of(self, at) if inside else None
+        return said or self.meets(self._order, at)
 
     def propose(self, order: RoundStart, digest: str) -> None:
         """The exchange has happened; it waits for the commit."""
@@ -418,6 +411,8 @@ class Node(OwnThread):
 
     def fails(self, order: RoundStart, why: str, *lost: int) -> None:
         """Its group can do nothing any more."""
+        if self.hung:  # in that order still
+            return
         self.enters("waiting")
         self.group = None
         self.begin(0.02, lambda: self._fails(order, why, *lost))

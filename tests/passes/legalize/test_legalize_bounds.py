@@ -305,7 +305,6 @@ def test_extremes(iree: Iree, texts: dict[str, str], type_: str) -> None:
 
 @settings(
     max_examples=15,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -317,7 +316,7 @@ def test_any_index(iree: Iree, texts: dict[str, str], indices: np.ndarray) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("type_", TYPES)
 def test_any_index_of_every_type(iree: Iree, texts: dict[str, str], type_: str) -> None:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(indices=indices_of(TYPES[type_]))
     def hold(indices: np.ndarray) -> None:
         check(iree, texts[type_], indices)

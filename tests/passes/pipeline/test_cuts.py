@@ -43,7 +43,7 @@ def chains(draw) -> Chain:
 
 
 @given(chains())
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 def test_no_other_cut_is_better(chain: Chain) -> None:
     stages = len(chain.speeds)
     ways = list(combinations(range(1, len(chain.cost)), stages - 1))

@@ -22,7 +22,7 @@ from pcp.passes.sharding.split_batch import shares
     st.integers(1, 12),
     st.lists(st.integers(1, 9), min_size=1, max_size=3),
 )
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 def test_no_other_sizes_finish_sooner(batch: int, rates: list[int]) -> None:
     sizes = shares(batch, [float(r) for r in rates], [None] * len(rates))
     assert sum(sizes) == batch
@@ -46,7 +46,7 @@ def _compositions(total: int, parts: int):
     st.integers(1, 12),
     st.lists(st.integers(1, 999), min_size=1, max_size=3),
 )
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 def test_with_one_for_each_no_other_sizes_finish_sooner(
     batch: int, rates: list[int]
 ) -> None:

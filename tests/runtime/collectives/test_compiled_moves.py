@@ -18,7 +18,7 @@ from pcp.runtime.collectives.schedule import along_ring, reference
 from pcp.runtime.collectives.segments.compiled_moves import CompiledLoop, first_writes
 from pcp.runtime.memory.shared_arrays import shared_empty
 from pcp.runtime.transport import mover
-from pcp.runtime.transport.fault_injection import FaultPlan
+from pcp.runtime.transport.fault_injection import Fault, FaultPlan
 from pcp.runtime.transport.frame import (
     Frame,
     Kind,
@@ -414,3 +414,26 @@ def test_an_array_that_the_result_does_not_fit_is_refused(world):
         world[0].all_reduced(array, out=np.ones(7, np.float32))
     with pytest.raises(UsageError, match="shares memory"):
         world[0].all_reduced(array, out=array)
+
+
+def test_a_decision_for_an_operation_brings_the_result_in_place():
+    """Though the peer's vote never comes, and the loop still has the moves."""
+    unsaid = FaultPlan([Fault("drop", kind=Kind.DONE)])
+    with world_of("tcp", 2, {1: unsaid}) as members:
+        group, arrays = members[0]._group, [draw(rank, SIZE) for rank in range(2)]
+        wanted, driven = reference(arrays).tobytes(), []
+
+        def decide(key):
+            driven.append(group.loop.driver)
+            group.loop.call(group.decided, key, True)
+
+        group.arbiter = decide
+        limits = [0.5, 20]
+        ends = together(
+            members,
+            lambda m: m.all_reduce(arrays[m.rank], timeout=limits[m.rank]).tobytes(),
+        )
+        assert ends == [wanted] * 2
+        assert unsaid.fired == 1
+        assert len(driven) == 1
+        assert driven[0] is not None

@@ -92,7 +92,7 @@ def test_news_is_expected_of_neighbours_while_an_operation_is_under_way(
         pending = comms[0].all_reduce_async(draw(0, 1000))
         assert expecting() == [watched, 0]
         comms[1].all_reduce(draw(1, 1000))
-        pending.result(10)
+        pending.result(30)
         eventually(lambda: expecting() == [0, 0])
         given_up = outcome(lambda: comms[0].all_reduce(draw(0, 9), timeout=0.1))
         assert isinstance(given_up, Timeout)

@@ -106,7 +106,7 @@ def test_prometheus_reads_it() -> None:
         members[0].clock_offset(1)
         with Exporter.serve("127.0.0.1:0", members[0].collect) as exporter:
             url = f"http://127.0.0.1:{exporter.port}/metrics"
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=30) as answer:
                 page = answer.read().decode()
             with pytest.raises(ConfigError, match="choose another port"):
                 Exporter.serve(f"127.0.0.1:{exporter.port}", members[0].collect)

@@ -109,7 +109,7 @@ def test_an_aborted_operation_is_in_it_and_the_file_is_this_members(tmp_path) ->
 
         def die() -> None:
             with second.trace(tmp_path / "b.json"):
-                entered.wait(10)
+                entered.wait(30)
                 second._crash()
                 raise KeyError("its own")
 

@@ -250,7 +250,7 @@ def test_what_was_read_too_late_is_given_up(monkeypatch, count: int) -> None:
         def proceed(self, plain=plain) -> None:
             if self._rank == 1 and not begun.is_set():
                 begun.set()
-                ended.wait(10)
+                ended.wait(30)
             plain(self)
 
         monkeypatch.setattr(form, "_proceed", proceed)
@@ -260,7 +260,7 @@ def test_what_was_read_too_late_is_given_up(monkeypatch, count: int) -> None:
         arrays = [shared(draw(r, count)) for r in range(2)]
         late = comms[1].all_reduced_async(arrays[1], timeout=10)
         first = comms[0].all_reduced_async(arrays[0], timeout=10)
-        assert begun.wait(10)
+        assert begun.wait(30)
         if count == SMALL:
             eventually(lambda: comms[0]._group.in_flight and voted(comms[0]))
         comms[0]._crash()

@@ -153,7 +153,7 @@ def test_send_and_recv_match_by_tag_in_any_order(three, size):
         if c.rank == 0:
             a = c.send_async(draw(1, size), 2, tag=1)
             b = c.send_async(draw(2, size), 2, tag=2)
-            return a.result(5), b.result(5)
+            return a.result(30), b.result(30)
         if c.rank == 2:
             second = c.recv(np.empty(size, np.float32), 0, tag=2)
             return c.recv(np.empty(size, np.float32), 0, tag=1), second

@@ -79,7 +79,7 @@ def test_a_delayed_operation_does_not_hold_others_back(carrier):
 
         def run(c):
             stuck = c.all_reduce_async(np.ones(LARGE), tag="a", timeout=1.0)
-            fine = c.all_reduce_async(np.ones(LARGE), tag="b").result(5)
+            fine = c.all_reduce_async(np.ones(LARGE), tag="b").result(30)
             return fine, outcome(stuck.result)
 
         results = together(members, run)

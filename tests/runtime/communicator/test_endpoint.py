@@ -36,7 +36,7 @@ from pcp.runtime.transport.tcp import TcpLink
 
 
 def dial(endpoint):
-    sock = socket.create_connection(parse_address(endpoint.address), timeout=5)
+    sock = socket.create_connection(parse_address(endpoint.address), timeout=30)
     sock.settimeout(8)
     return sock
 
@@ -132,7 +132,7 @@ def test_an_early_dialler_is_kept_until_its_epoch_comes():
         early.start()
         eventually(lambda: bool(made[0]._ahead))
         assert run(0) == [2, 2]
-        early.join(10)
+        early.join(30)
         assert results == [[2, 2]]
 
 
@@ -155,7 +155,7 @@ def test_an_old_epoch_is_refused_and_a_newer_one_replaces_a_wait():
         thread.start()
         eventually(lambda: ("", 6) in made[0]._formations)
         members = form(made, epoch=7)
-        thread.join(5)
+        thread.join(30)
         assert isinstance(waiting[0], CollectiveAborted)
         assert [m.epoch for m in members] == [7, 7]
 
@@ -295,7 +295,7 @@ def another_program(says: bytes):
         thread.start()
         yield "{}:{}".format(*listener.getsockname())
         listener.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
+    thread.join(30)
 
 
 @pytest.mark.parametrize(

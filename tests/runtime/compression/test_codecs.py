@@ -45,7 +45,7 @@ def test_documented_wire_sizes(name: str, count: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_values_of_any_length(name: str, data: st.DataObject) -> None:
     count = data.draw(st.integers(0, 700))

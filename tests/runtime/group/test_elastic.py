@@ -68,7 +68,7 @@ def test_members_join_leave_and_find_each_other() -> None:
         eventually(lambda: where.status()["waiting"] == ["c"])
         assert all(comm.are_peers_pending() for comm in comms)
         assert together(comms, lambda c: c.update_membership()) == [True, True]
-        comms.append(late.result(10))
+        comms.append(late.result(30))
         assert comms[2].update_membership()
         assert [c.world_size for c in comms] == [3, 3, 3]
         assert len({c.epoch for c in comms}) == 1
@@ -157,7 +157,7 @@ def test_a_restarted_coordinator_finds_the_group_again() -> None:
             late = pool.submit(lambda: join(address, "c"))
             eventually(lambda: again.status()["waiting"] == ["c"])
             together(comms, lambda c: c.update_membership())
-            comms.append(late.result(10))
+            comms.append(late.result(30))
             assert comms[2].update_membership()
             assert comms[0].epoch > before
             assert summed(comms) == [7, 7, 7]
@@ -235,7 +235,7 @@ def test_a_name_is_free_again_when_its_member_is_dead() -> None:
             again = pool.submit(join, where.address, second)
             eventually(lambda: where.status()["waiting"] == [second])
             assert comms[0].update_membership(timeout=10)
-            with again.result(10) as comm:
+            with again.result(30) as comm:
                 comm.update_membership()
                 assert summed([comms[0], comm]) == [3, 3]
 
@@ -266,8 +266,8 @@ def test_a_go_that_comes_too_late_is_followed_by_the_next_call() -> None:
         second = pool.submit(comms[1].update_membership)
         with pytest.raises(Timeout):
             comms[0].update_membership(timeout=1)
-        with third.result(10) as newcomer:
-            assert second.result(10)
+        with third.result(30) as newcomer:
+            assert second.result(30)
             late.set()
             coordination._loop.ask(lambda: [plain(*said) for said in news])
             assert comms[0].update_membership(timeout=5)
@@ -292,7 +292,7 @@ def test_an_answer_that_crosses_the_end_of_patience_counts() -> None:
         second = pool.submit(comms[1].update_membership)
         assert comms[0].update_membership(timeout=0.5) is False
         agent.hear = plain
-        assert second.result(10) is False
+        assert second.result(30) is False
         assert [what for what, _ in news] == ["go", "unvoted"]
         assert summed(comms) == [3, 3]
 
@@ -303,7 +303,7 @@ def test_renewing_under_way_is_refused() -> None:
         with pytest.raises(UsageError, match="under way"):
             comms[0].update_membership()
         comms[1].all_reduce(np.ones(4))
-        assert pending.result(5)[0] == 2
+        assert pending.result(30)[0] == 2
 
 
 def test_nonsense_to_the_coordinator_harms_nobody() -> None:
@@ -312,7 +312,7 @@ def test_nonsense_to_the_coordinator_harms_nobody() -> None:
 
         host, port = where.address.split(":")
         for junk in (b"GET / HTTP/1.0\r\n\r\n", os.urandom(500), b"pcpR" + bytes(60)):
-            with socket.create_connection((host, int(port)), timeout=5) as sock:
+            with socket.create_connection((host, int(port)), timeout=30) as sock:
                 sock.sendall(junk)
         assert summed(comms) == [3, 3]
         assert together(comms, lambda c: c.update_membership()) == [False, False]
@@ -345,15 +345,15 @@ class Process:
 
     def wait(self, seconds: float) -> int:
         code = self.child.wait(seconds)
-        self._reader.join(5)
+        self._reader.join(30)
         return code
 
     def stop(self) -> None:
         if self.child.poll() is None:
             self.child.send_signal(signal.SIGCONT)
             self.child.kill()
-            self.child.wait(10)
-        self._reader.join(5)
+            self.child.wait(30)
+        self._reader.join(30)
         assert self.child.stdout is not None
         self.child.stdout.close()
 

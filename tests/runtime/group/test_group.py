@@ -72,6 +72,6 @@ def test_why_a_link_is_refused_inside_a_group_is_what_the_caller_reads() -> None
         (link,) = comms[1]._group.links.values()
         assert isinstance(link, TcpLink)
         comms[1]._group.loop.ask(lambda: link.refuse(why))
-        error = outcome(lambda: pending.result(10))
+        error = outcome(lambda: pending.result(30))
         assert isinstance(error, RuntimeFault)
         assert why in str(error)

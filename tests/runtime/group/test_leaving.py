@@ -120,7 +120,7 @@ def test_sends_and_receives_count_unless_it_is_said() -> None:
             received = comms[0].recv_async(out, 1, timeout=20)
             fault = outcome(lambda: comms[0].barrier(pairs=pairs, timeout=0.5))
             comms[1].send(np.ones(3), 0)
-            received.result(10)
+            received.result(30)
             return fault
 
         other = threading.Thread(target=lambda: outcome(comms[1].barrier), daemon=True)
@@ -131,11 +131,11 @@ def test_sends_and_receives_count_unless_it_is_said() -> None:
             fault
         )
         assert "rank 1 never joined it" in str(fault)
-        other.join(10)
+        other.join(30)
         second = threading.Thread(target=comms[1].barrier, daemon=True)
         second.start()
         assert first(pairs=False) is None
-        second.join(10)
+        second.join(30)
 
 
 def test_barriers_of_two_tags_may_be_called_in_another_order() -> None:
@@ -145,7 +145,7 @@ def test_barriers_of_two_tags_may_be_called_in_another_order() -> None:
             tags = ["x", "y"] if comm.rank else ["y", "x"]
             waits = [comm.barrier_async(tag=tag, timeout=10) for tag in tags]
             for wait in waits:
-                wait.result(10)
+                wait.result(30)
 
         together(comms, work)
 
@@ -224,7 +224,7 @@ def test_in_doubt_is_said_so() -> None:
     plan = FaultPlan([Fault("delay", kind=Kind.DONE, peer=0, seconds=3)])
     with world("tcp", 2, {1: plan}) as comms:
         futures = [comm.all_reduce_async(start(comm, 5)) for comm in comms]
-        assert (futures[1].result(10) == 3).all()
+        assert (futures[1].result(30) == 3).all()
         comms[0].close(timeout=0)
         with pytest.raises(CollectiveAborted, match="may have happened on the others"):
             futures[0].result(0)
@@ -246,7 +246,7 @@ def test_who_leaves_without_a_vote_is_not_taken_for_dead() -> None:
         futures = [c.all_reduce_async(a) for c, a in zip(comms, arrays, strict=True)]
         eventually(lambda: any(op.voted for op in comms[1]._group.under_way))
         comms[0].close(timeout=0)
-        faults = [outcome(lambda f=future: f.result(10)) for future in futures]
+        faults = [outcome(lambda f=future: f.result(30)) for future in futures]
         assert isinstance(faults[0], CollectiveAborted)
         assert isinstance(faults[1], PeerLost)
         assert (arrays[1] == 2).all()
@@ -281,7 +281,7 @@ def test_of_a_broken_group_it_is_no_news() -> None:
     with world("tcp", 2) as comms:
         future = comms[0].all_reduce_async(start(comms[0], 5))
         comms[1]._crash()
-        assert isinstance(outcome(lambda: future.result(10)), PeerLost)
+        assert isinstance(outcome(lambda: future.result(30)), PeerLost)
         again = comms[0].all_reduce_async(start(comms[0], 5))
         comms[0].close()
         assert isinstance(outcome(lambda: again.result(0)), PeerLost)
@@ -318,7 +318,7 @@ def test_who_leaves_is_there_until_a_slow_peer_has_heard_it() -> None:
         comms = form(made)
         asleep, awake = threading.Event(), threading.Event()
         comms[1]._group.loop.call(lambda: (asleep.set(), awake.wait(10)))
-        assert asleep.wait(10)
+        assert asleep.wait(30)
         comms[0].send(np.arange(5.0), 1)
         links = comms[0]._group.all_links
         leaver = threading.Thread(

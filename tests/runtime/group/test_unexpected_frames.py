@@ -193,7 +193,7 @@ def test_a_call_that_disagrees_with_what_ran_ahead_aborts_on_all() -> None:
         pending = comms[0].all_reduce_async(draw(0))
         eventually(lambda: unexpected(comms[1]) > 0)
         other = outcome(lambda: comms[1].all_reduce(draw(1, LARGE + 1)))
-        for error in (outcome(lambda: pending.result(10)), other):
+        for error in (outcome(lambda: pending.result(30)), other):
             assert isinstance(error, CollectiveAborted)
         results = together(comms, lambda c: c.all_reduce(draw(c.rank)))
         np.testing.assert_array_equal(results[0], results[1])
@@ -252,7 +252,7 @@ def test_what_is_received_was_not_given_up_by_its_sender() -> None:
     with patch.object(TcpLink, "distant", True), world("tcp", 2, slow) as comms:
         sent = comms[0].send_async(draw(0), 1, timeout=0.3)
         received = outcome(lambda: comms[1].recv(draw(1), 0, timeout=5))
-        assert isinstance(outcome(lambda: sent.result(5)), Timeout)
+        assert isinstance(outcome(lambda: sent.result(30)), Timeout)
         assert isinstance(received, CollectiveAborted)
 
 
@@ -262,7 +262,7 @@ def test_a_call_that_the_receiver_leaves_out_keeps_nothing() -> None:
         left_out = comms[0].broadcast_async(large, 0, turn=4, tag="x", timeout=1)
         eventually(lambda: unexpected(comms[1]) == large.nbytes)
         comms[1].broadcast_async(np.empty(8, np.float32), 0, turn=5, tag="x")
-        assert isinstance(outcome(lambda: left_out.result(5)), Timeout)
+        assert isinstance(outcome(lambda: left_out.result(30)), Timeout)
         eventually(lambda: unexpected(comms[1]) == 0)
         together(comms, lambda c: c.broadcast(large.copy(), 0, tag="y"))
 

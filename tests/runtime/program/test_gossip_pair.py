@@ -94,7 +94,7 @@ def test_members_may_begin_sums_of_two_tags_in_another_order() -> None:
             tag: pair.all_reduced_async(np.full(2, number + comm.rank, "f4"), tag=tag)
             for tag, number in sorted({"x": 1, "y": 10}.items(), reverse=comm.rank > 0)
         }
-        return [float(waits[tag].result(5)[0]) for tag in ("x", "y")]
+        return [float(waits[tag].result(30)[0]) for tag in ("x", "y")]
 
     assert _each(group, work) == [[3.0, 21.0]] * 2
     for comm in group:

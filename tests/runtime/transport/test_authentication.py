@@ -84,7 +84,7 @@ def call(address: str, *frames: Frame) -> tuple[list[tuple[Kind, bytes]], bool]:
     """What a listener answers to these frames, and whether it hung up."""
     host, port = address.rsplit(":", 1)
     answers = []
-    sock = socket.create_connection((host, int(port)), timeout=5)
+    sock = socket.create_connection((host, int(port)), timeout=30)
     with BlockingConnection(sock, "the listener") as listener:
         for frame in frames:
             listener.send(frame)
@@ -134,7 +134,7 @@ def test_a_recorded_proof_is_worth_nothing() -> None:
         end.serve_snapshot(lambda: (1, {}))
         host, port = end.address.rsplit(":", 1)
         mine = os.urandom(authentication.NONCE_BYTES)
-        sock = socket.create_connection((host, int(port)), timeout=5)
+        sock = socket.create_connection((host, int(port)), timeout=30)
         patience = ReadLimits(time.monotonic() + 5)
         with BlockingConnection(sock, "it") as dialler:
             dialler.send(Frame(Kind.AUTH, payload=mine))

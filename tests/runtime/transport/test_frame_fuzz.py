@@ -183,7 +183,9 @@ def test_what_waits_behind_a_payload_that_never_comes_is_bounded(payload) -> Non
             victim.sock.sendall(announced.payload)
             for _ in range(80):
                 victim.sock.sendall(raw * 1000 if not payload else raw * 100)
-        assert "never sent what it announced" in str(outcome(lambda: pending.result(9)))
+        assert "never sent what it announced" in str(
+            outcome(lambda: pending.result(30))
+        )
     finally:
         victim.close()
         loop.close()
@@ -209,7 +211,7 @@ def test_an_empty_segment_is_not_an_arrival() -> None:
         for frame in (first, *[Frame(Kind.DATA)] * 40, Frame(Kind.DONE)):
             victim.sock.sendall(frame_fuzzer.pack_header(frame, frame_fuzzer.EPOCH))
             victim.sock.sendall(frame.payload)
-        assert "data without data" in str(outcome(lambda: pending.result(10)))
+        assert "data without data" in str(outcome(lambda: pending.result(30)))
     finally:
         victim.close()
         loop.close()

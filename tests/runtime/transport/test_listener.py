@@ -39,7 +39,7 @@ def test_without_descriptors_it_waits_and_says_so(monkeypatch, caplog) -> None:
     try:
         loop.call(entrance.attend, loop, lambda *arrival: found.append(arrival))
         place = parse_address(entrance.address)
-        with socket.create_connection(place, timeout=5) as sock:
+        with socket.create_connection(place, timeout=30) as sock:
             eventually(lambda: bool(found))
             host, port = sock.getsockname()
         assert found[0][1] == f"{host}:{port}"
@@ -61,7 +61,7 @@ def test_a_listener_closed_in_its_pause_stays_closed(monkeypatch, caplog) -> Non
     loop.call(entrance.attend, loop, pytest.fail)
     try:
         place = parse_address(entrance.address)
-        with socket.create_connection(place, timeout=5):
+        with socket.create_connection(place, timeout=30):
             eventually(lambda: listener.asked > 0)
             entrance.close(loop)
             asked, passed = listener.asked, []

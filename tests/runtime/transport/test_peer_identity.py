@@ -138,7 +138,7 @@ class Relay:
     def _pass(self) -> None:
         host, port = self._target.rsplit(":", 1)
         here = KeyTls().serve(self._door.accept()[0])
-        there = socket.create_connection((host, int(port)), timeout=10)
+        there = socket.create_connection((host, int(port)), timeout=30)
         beyond = KeyTls().dial(there, self._target, 10)
         here.settimeout(10)
         for one, other in ((here, beyond), (beyond, here)):

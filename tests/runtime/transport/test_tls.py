@@ -164,7 +164,7 @@ def test_strangers_are_sent_away(strange: str, monkeypatch) -> None:
         context.maximum_version = ssl.TLSVersion.TLSv1_2
     with Endpoint.listen(tls=member_tls()) as end:
         host, port = parse_address(end.address)
-        with socket.create_connection((host, port), timeout=10) as sock:
+        with socket.create_connection((host, port), timeout=30) as sock:
             if strange == "junk":
                 sock.sendall(os.urandom(100_000))
             if strange in ("junk", "silence"):

@@ -28,7 +28,7 @@ def strictly(text):
 
 
 def _shown(page):
-    with urllib.request.urlopen(f"{page}api/run", timeout=10) as answer:
+    with urllib.request.urlopen(f"{page}api/run", timeout=30) as answer:
         return strictly(answer.read().decode())
 
 

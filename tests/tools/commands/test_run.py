@@ -263,7 +263,7 @@ def test_a_member_that_is_gone_is_named(
         address = members[0].stdout.readline().rpartition(" ")[2].strip()
         if victim == 0:
             members[0].kill()
-            members[0].wait(10)
+            members[0].wait(30)
         members.append(_member(trained, tmp_path, 1, address, "1.5"))
         if victim == 1:
             members[1].kill()

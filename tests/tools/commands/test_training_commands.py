@@ -99,7 +99,7 @@ def test_where_workers_say_what_is_wrong_is_told():
 
     manager = NodeManager(1, lambda slot: [], log=lambda line: None, spawn=impossible)
     manager.start()
-    assert manager.wait(10)
+    assert manager.wait(30)
     with pytest.raises(RuntimeFault, match="worker 0 gave up: no such") as caught:
         train._check_workers(manager, "run/log")
     assert caught.value.__notes__ == ["what the workers said is in run/log"]

@@ -46,7 +46,7 @@ def test_a_leaf_is_the_sha256_of_its_bytes(file):
     assert len(of_path(file).root) == 64
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, SIZE - 1))
 def test_one_changed_byte_anywhere_is_another_digest(at):
     content = bytearray(SIZE)

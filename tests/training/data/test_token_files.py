@@ -75,7 +75,7 @@ NAMES = ("ids", "targets", "documents", "positions", "loss_mask", "labels")
 documents = st.lists(st.integers(0, 9), min_size=2, max_size=12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(documents, st.integers(0, 1 << 16))
 def test_windows_say_where_documents_are(tmp_path_factory, lengths, seed):
     folder = tmp_path_factory.mktemp("w")
@@ -103,7 +103,7 @@ def test_windows_say_where_documents_are(tmp_path_factory, lengths, seed):
                 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 30), min_size=8, max_size=20))
 def test_packed_documents_have_each_target_once(tmp_path_factory, lengths):
     """Pairs of a token and its successor within a document, of numbered tokens."""

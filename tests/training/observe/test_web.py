@@ -35,7 +35,7 @@ def page(figures):
 
 def _get(page, path, host=None):
     request = urllib.request.Request(page.url + path, headers={"Host": host or "[::1]"})
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=30) as answer:
         return answer.status, answer.headers, answer.read().decode()
 
 

@@ -142,7 +142,7 @@ def test_a_real_child_is_restarted_and_stopped():
     os.kill(first, signal.SIGKILL)
     second = _child_of(supervisor, other_than=first)
     supervisor.stop()
-    manager_thread.join(10)
+    manager_thread.join(30)
     assert not manager_thread.is_alive()
     assert second != first
     assert any("SIGKILL" in line for line in lines)

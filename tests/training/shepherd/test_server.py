@@ -85,7 +85,7 @@ def test_a_hub_without_descriptors_waits_and_lets_in_who_came(
         newcomer.close()
     finally:
         hub.close()
-    hub._thread.join(5)
+    hub._thread.join(30)
     assert not hub._thread.is_alive()
 
 

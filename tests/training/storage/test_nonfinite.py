@@ -20,7 +20,7 @@ from helpers.worlds.training_runs import (
     start_shepherd,
     start_worker,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pcp.errors import ConfigError, ProtocolError
@@ -83,7 +83,6 @@ def prepared(loss=1.5, **values):
     )
 
 
-@settings(deadline=None)
 @given(LOSSES, LOSSES, st.integers(1, 9))
 def test_messages_with_any_loss_arrive(loss, sum_, step):
     """Inside other messages too, and in a status, which may hold anything."""

@@ -178,7 +178,7 @@ def a_run(folder, protection: Protection, rounds: int = 3, **more):
     tls, _ = member(folder, "worker", name=f"of {rounds}")
     worker = start(shepherd.port, "a", Protection(tls=tls))
     thread.finish(60)
-    worker.join(10)
+    worker.join(30)
     return where, watcher
 
 

@@ -81,7 +81,7 @@ def a_run(folder, liar, rounds, name="b", workers=3):
             assert thread.is_alive()
     outcome = thread.finish(60)
     for worker in crew:
-        worker.join(10)
+        worker.join(30)
     check(shepherd.folder.ledger)
     lines = read(shepherd.folder.ledger)[0]
     digests = [line["digest"] for line in lines if line["kind"] == "commit"]

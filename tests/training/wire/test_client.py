@@ -64,7 +64,7 @@ def test_nobody_there_is_said_once_and_tried_again():
     )
     link.start()
     try:
-        assert gone.wait(10)
+        assert gone.wait(30)
     finally:
         link.close()
     (line,) = said
@@ -120,7 +120,7 @@ def test_what_was_said_last_is_heard_though_the_line_is_broken(monkeypatch):
     def received(message):
         heard.append(message.kind)
         busy.set()
-        assert free.wait(10)
+        assert free.wait(30)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         link = ShepherdLink(
@@ -139,7 +139,7 @@ def test_what_was_said_last_is_heard_though_the_line_is_broken(monkeypatch):
             assert isinstance(shepherd.receive(10), Hello)
             shepherd.send(WELCOME)
             shepherd.send(Commit(round=1, epoch=1, digest="a" * 64))
-            assert busy.wait(10)
+            assert busy.wait(30)
             shepherd.send(Shutdown(reason="the run is complete"))
             shepherd.close()
 

@@ -34,7 +34,7 @@ def channels(request):
             shaken = pool.submit(lambda: served.result().receive(10))
             near = Channel(tls.dial(near, "far", 10))
             near.send(Heartbeat())
-            assert shaken.result(10) == Heartbeat()
+            assert shaken.result(30) == Heartbeat()
         made = [near, served.result()]
     else:
         made = [Channel(near), Channel(far)]
@@ -66,7 +66,7 @@ def test_closing_wakes_who_waits(channels) -> None:
         time.sleep(0.1)
         channels[1].close()
         with pytest.raises(PeerLost):
-            waiting.result(10)
+            waiting.result(30)
 
 
 def test_who_takes_nothing_is_lost_in_time(channels) -> None:
