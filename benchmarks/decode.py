@@ -89,7 +89,7 @@ class Pcp:
             folder,
             phases,
             CONTEXT,
-            ranks=ranks,
+            mesh={"tp": ranks},
             weights=weights,
             targets=["cpu:host"],
             report=_say,

@@ -52,7 +52,7 @@ def compared(flags: argparse.Namespace) -> None:
         flags.folder,
         phases(1, context),
         context,
-        ranks=flags.ranks,
+        mesh={"tp": flags.ranks},
         cache=cache_folder(),
     )
     engine = of_bundle(bundle, flags.folder, slots=1)

@@ -57,6 +57,9 @@ RESULTS = ("loss", "metric", "state", "grad", "result")
 
 AVERAGES = ("mean", "max", "sum", "first")
 
+STAGE = "pcp.stage"
+"""On an op or a call: its pipeline stage. On a result: the stage that gets it."""
+
 GIVEN = "given"
 """The `pcp.init` of state that no seed makes: its first value comes with weights."""
 

@@ -66,3 +66,13 @@ class Phase:
             for layer in range(layers)
             for part in "kv"
         ]
+
+
+def cache_place(name: str) -> tuple[int, str]:
+    """The slot of the call that a cache is of, and its name in the slot.
+
+    >>> cache_place("cache.2.11.k")
+    (2, '11.k')
+    """
+    _, slot, inside = name.split(".", 2)
+    return int(slot), inside

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pcp.decoder_phase import KINDS, Phase
+from pcp.decoder_phase import KINDS, Phase, cache_place
 from pcp.errors import BundleError
-from pcp.manifest import Manifest
+from pcp.manifest import Function, Manifest
 from pcp.runtime.program.executor import DeviceArray, Program
+from pcp.serving.weights import parameters
 
 _ROWS_OF_A_CALL = 16
 
@@ -137,6 +138,32 @@ class Call:
     wanted: bool = True
 
 
+@dataclass(frozen=True)
+class _Ports:
+    """What a function of a device takes, parameters first, and gives, in order.
+
+    A cache is the slot of the call that it is of, and its name in the slot.
+    """
+
+    parameters: list[str]
+    caches: list[tuple[int, str]]
+    data: list[str]
+    results: list[tuple[int, str] | None]
+
+    @classmethod
+    def of(cls, function: Function) -> "_Ports":
+        """`results` has None for the logits, which one stage of a pipeline gets."""
+        return cls(
+            [t.name for t in parameters(function.inputs)],
+            [cache_place(t.name) for t in function.inputs if t.role == "state"],
+            [t.name for t in function.inputs if t.role == "data"],
+            [
+                cache_place(t.name) if t.role == "state" else None
+                for t in function.results
+            ],
+        )
+
+
 class CachedModel:
     """Runs calls. Its arrays are on the program's device.
 
@@ -147,55 +174,70 @@ class CachedModel:
         self, program: Program, weights: Mapping[str, np.ndarray], slots: int
     ) -> None:
         self.program, self.slots = program, slots
-        shapes = Shapes.of(program.manifest)
-        first = program.manifest.function(shapes.prefill[0].name)
-        self._names = [
-            spec.name for spec in first.inputs if spec.role in ("frozen", "param")
-        ]
-        self._parameters: list[DeviceArray] = []
+        functions = program.manifest.functions
+        self._ports = {name: _Ports.of(f) for name, f in functions.items()}
+        self._names = {n for ports in self._ports.values() for n in ports.parameters}
+        self._parameters: dict[str, DeviceArray] = {}
         self.take(weights)
-        self._kinds = [spec for spec in first.inputs if spec.role == "state"]
-        self.caches: list[list[DeviceArray]] = [[] for _ in range(slots)]
+        self._kinds = {
+            cache_place(spec.name)[1]: spec
+            for function in functions.values()
+            for spec in function.inputs
+            if spec.role == "state"
+        }
+        self.caches: list[dict[str, DeviceArray]] = [{} for _ in range(slots)]
         for slot in range(slots):
             self.clear(slot)
 
     def take(self, weights: Mapping[str, np.ndarray]) -> None:
         """Compute with these weights from now on; what caches hold is of the old."""
-        self._parameters = [self.program.to_device(weights[n]) for n in self._names]
+        self._parameters = {n: self.program.to_device(weights[n]) for n in self._names}
 
     @property
     def weight_bytes(self) -> int:
         """Of the parameters that this device holds."""
-        return sum(array.nbytes for array in self._parameters)
+        return sum(array.nbytes for array in self._parameters.values())
 
     @property
     def cache_bytes(self) -> int:
         """Of the caches of all slots."""
-        return sum(array.nbytes for arrays in self.caches for array in arrays)
+        return sum(a.nbytes for arrays in self.caches for a in arrays.values())
 
     def clear(self, slot: int) -> None:
         """Fill a slot's cache with zeros."""
-        self.caches[slot] = [
-            self.program.to_device(np.zeros(spec.shape, np.float32), spec.dtype)
-            for spec in self._kinds
-        ]
+        self.caches[slot] = {
+            name: self.program.to_device(np.zeros(spec.shape, np.float32), spec.dtype)
+            for name, spec in self._kinds.items()
+        }
 
-    def run(self, call: Call) -> np.ndarray:
-        """The logits of a call, [rows, V]; of a prefill [slots, V]. V may be a part."""
-        taken = [array for slot in call.slots for array in self.caches[slot]]
-        logits, *kept = self.program[call.phase.name](
-            *self._parameters, *taken, *self._data(call), device_arrays=True
+    def run(self, call: Call) -> np.ndarray | None:
+        """The logits of a call, [rows, V]; of a prefill [slots, V]. V may be a part.
+
+        None where another stage of a pipeline gets them.
+        """
+        ports, data = self._ports[call.phase.name], self._data(call)
+        made = self.program[call.phase.name](
+            *[self._parameters[name] for name in ports.parameters],
+            *[self.caches[call.slots[slot]][name] for slot, name in ports.caches],
+            *[data[name] for name in ports.data],
+            device_arrays=True,
         )
-        each = len(self._kinds)
-        for i, slot in enumerate(call.slots):
-            self.caches[slot] = kept[i * each : (i + 1) * each]
-        return logits.numpy()
+        logits = None
+        for place, value in zip(ports.results, made, strict=True):
+            if place is None:
+                logits = value
+            else:
+                self.caches[call.slots[place[0]]][place[1]] = value
+        return None if logits is None else logits.numpy()
 
-    def _data(self, call: Call) -> Sequence[np.ndarray]:
-        given = [call.tokens, call.starts, call.counts][: 2 + bool(call.counts)]
-        return [np.array(numbers, np.int32) for numbers in given]
+    def _data(self, call: Call) -> Mapping[str, np.ndarray]:
+        given = call.tokens, call.starts, call.counts
+        return {
+            name: np.array(numbers, np.int32)
+            for name, numbers in zip(call.phase.data, given, strict=False)
+        }
 
     def close(self) -> None:
         """Release the arrays and the program."""
-        self._parameters, self.caches = [], []
+        self._parameters, self.caches = {}, []
         self.program.close()

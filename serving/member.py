@@ -54,14 +54,17 @@ class Member:
         self.shapes = Shapes.of(manifest)
         self.mesh = manifest.partition_mesh()
         self.rank, self.bundle, self._count = rank, bundle, slots
-        whole = manifest.function(self.shapes.prefill[0].name)
-        self._wanted = weights.parameters(whole.inputs)
-        read = self.read(folder)
         named = self.mesh.devices[rank]
+        first = self.shapes.prefill[0].name
+        whole = manifest.function(first)
+        own = {t.name for t in manifest.of_device(named).function(first).inputs}
+        wanted = weights.parameters(whole.inputs)
+        self._wanted = [spec for spec in wanted if spec.name in own]
+        read = self.read(folder)
         program = Program.load(bundle, device, member=named)
         self.model = CachedModel(program, read.values, slots)
         self._fingerprint = read.fingerprint
-        self._whole_logits = whole.results[0].layout.is_replicated
+        self._cut = ",".join(whole.results[0].layout.axes)
         self.world: Communicator | None = None
         self._groups: MeshGroups | None = None
 
@@ -136,12 +139,16 @@ class Member:
             found.append(self._whole(logits) if call.wanted else None)
         return found
 
-    def _whole(self, logits: np.ndarray) -> np.ndarray | None:
-        """The logits of all parts of the vocabulary, at rank 0."""
-        if self._whole_logits:
+    def _whole(self, logits: np.ndarray | None) -> np.ndarray | None:
+        """The logits of all parts of the vocabulary, at rank 0.
+
+        The members that have them are its stage: those along the axis that cuts them.
+        """
+        if logits is None or not self._cut:
             return logits
-        assert self.world is not None, "a member of a world"
-        joined = self.world.gather(np.ascontiguousarray(logits.T), root=0)
+        assert self._groups is not None, "a member of a world"
+        stage = self._groups[self._cut]
+        joined = stage.gather(np.ascontiguousarray(logits.T), root=0)
         return None if joined is None else joined.T
 
     def close(self) -> None:

@@ -95,18 +95,22 @@ def _sought(
 
 
 def write(
-    folder: str | Path, wanted: Sequence[TensorSpec], mesh: Mesh, out: str | Path
+    folder: str | Path,
+    wanted: Sequence[Sequence[TensorSpec]],
+    mesh: Mesh,
+    out: str | Path,
 ) -> list[Path]:
     """Cut the weights of `folder` for each member; the files, in rank order.
 
-    Tensors keep their types. The folder `out` is made.
+    `wanted` are those that each member has a part of. Tensors keep their
+    types. The folder `out` is made.
     """
     whole, made = weights.mapped(folder), []
     for rank in range(mesh.size):
         part = Part(mesh, rank)
         target = Path(out) / f"rank_{rank}" / weights.SINGLE
         target.parent.mkdir(parents=True, exist_ok=True)
-        own = weights.views(whole, wanted, folder, mesh, part.place)
+        own = weights.views(whole, wanted[rank], folder, mesh, part.place)
         with open(target, "wb") as file:
             safetensors_io.write(file, own, {"format": "pt"})
         made.append(target)

@@ -1,9 +1,10 @@
 """Weights of a model's folder as the arguments of a program, one after the other.
 
-A program's parameter is a tensor of the files by its name, or rows of one,
-`qkv_proj.weight[0:64]`; it may have the dimensions in parts, [heads, d, width] for
-[heads · d, width]. Files are mapped, so that a rank reads its own part alone, and what
-is narrower than f32 becomes f32 on the way.
+A program's parameter is a tensor of the files by its name, rows of one,
+`qkv_proj.weight[0:64]`, or several of them stacked, `experts.[0:8].up.weight`; it
+may have the dimensions in parts, [heads, d, width] for [heads · d, width]. Files are
+mapped, so that a rank reads its own part alone, and what is narrower than f32 becomes
+f32 on the way.
 """
 
 import hashlib
@@ -29,6 +30,7 @@ _LOOKED_AT = 256
 _NO_MODEL = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"}
 """Of config.json, what another file of the same model may say otherwise."""
 _ROWS = re.compile(r"(.+)\[(\d+):(\d+)\]")
+_STACK = re.compile(r"(.+\.)\[0:(\d+)\](\..+)")
 
 
 def parameters(inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
@@ -144,21 +146,47 @@ def views(
     mesh: Mesh | None = None,
     place: Mapping[str, int] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The parameters where they lie in the files, in the types that they have there."""
+    """The parameters where they lie in the files, in the types that they have there.
+
+    Those that are stacked are copied.
+    """
     _check_there(files, wanted, source)
-    found = {spec.name: _view(files, spec, source) for spec in wanted}
-    if mesh is not None:
-        for spec in wanted:
+    found = {}
+    for spec in wanted:
+        parts = [_view(files, each, source) for each in _stacked(files, spec)]
+        part = (slice(None),) * len(spec.shape)
+        if mesh is not None:
             part = spec.layout.slices(spec.shape, mesh, dict(place or {}))
-            found[spec.name] = found[spec.name][part]
+        if parts[0].ndim == len(spec.shape):
+            found[spec.name] = parts[0][part]
+        else:
+            found[spec.name] = np.stack([each[part[1:]] for each in parts[part[0]]])
     return found
+
+
+def _stacked(files: Mapping[str, np.ndarray], spec: TensorSpec) -> list[TensorSpec]:
+    """The tensors of the files that are one parameter: itself, or those of a stack."""
+    stack = _STACK.fullmatch(spec.name)
+    if stack is None or spec.name in files:
+        return [spec]
+    return [
+        spec.model_copy(
+            update={"name": f"{stack[1]}{i}{stack[3]}", "shape": spec.shape[1:]}
+        )
+        for i in range(int(stack[2]))
+    ]
 
 
 def _check_there(
     files: Mapping[str, np.ndarray], wanted: Sequence[TensorSpec], source: str | Path
 ) -> None:
     missing = sorted(
-        {t for spec in wanted if (t := _stored(files, spec)[0]) not in files}
+        {
+            t
+            for spec in wanted
+            for each in _stacked(files, spec)
+            if (t := _stored(files, each)[0]) not in files
+        }
     )
     if missing:
         named, more = ", ".join(missing[:MOST_NAMED]), len(missing) - MOST_NAMED

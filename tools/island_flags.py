@@ -41,6 +41,11 @@ def changes(flags: Namespace) -> list[tuple[str, object]]:
                 f"--mesh is given {len(flags.mesh)} times, once for each island; leave "
                 "--islands and --workers out"
             )
+        if len(set(flags.mesh)) == 1:
+            raise UsageError(
+                f"--mesh: islands of {flags.mesh[0]} are all alike; say --mesh "
+                f"{flags.mesh[0]} --islands {len(flags.mesh)}"
+            )
         flags.islands = flags.workers = None
         each = [{"mesh": mesh} for mesh in flags.mesh]
         found += [("mesh", None), ("islands", each)]

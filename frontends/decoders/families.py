@@ -5,14 +5,14 @@ family without a row: a model is served right, or not at all.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pcp.errors import ConfigError, nearest
 from pcp.frontends.decoders.rope import rope
-from pcp.frontends.decoders.spec import Decoder, Layer, Norm
+from pcp.frontends.decoders.spec import Decoder, Experts, Layer, Norm
 from pcp.frontends.model_config import read_config
 
 Config = Mapping[str, Any]
@@ -27,7 +27,7 @@ class Family:
     under others changes nothing. `defaults` are those of keys that files leave out;
     `layer_types` gives the kinds of layers where the file does not; `fixed` are fields
     of `Decoder`, `made` those that follow from the configuration. `partial` says
-    whether a part of a head may be turned.
+    whether a part of a head may be turned, `sparse` which layers have experts.
     """
 
     reads: str = ""
@@ -37,6 +37,7 @@ class Family:
     made: Callable[[Config], dict[str, Any]] = lambda c: {}
     norm: Callable[[Config], Norm] = lambda c: Norm("rms", c["rms_norm_eps"])
     partial: bool = False
+    sparse: Callable[[Config, int], bool] = lambda c, layer: False
 
 
 def read(folder: str | Path) -> Decoder:
@@ -134,7 +135,7 @@ _OF_NO_NUMBER = (
     "output_attentions output_hidden_states return_dict chunk_size_feed_forward "
     "is_encoder_decoder id2label label2id problem_type task_specific_params "
     "is_llama_config default_theta use_unpad_attention seq_length "
-    "unsloth_fixed"
+    "unsloth_fixed output_router_logits router_jitter_noise"
 )
 """Of training, of generation, of the file: read or not, they change no logit."""
 
@@ -205,7 +206,10 @@ def _layers_of(
         if kind == SLIDING and not (window and config.get("use_sliding_window", True)):
             raise ConfigError(f"{source}: layers of {kind}, and no window is used")
         found[kind] = Layer(turned, window)
-    return tuple(found[kind] for kind in kinds)
+    return tuple(
+        replace(found[kind], sparse=family.sparse(config, i))
+        for i, kind in enumerate(kinds)
+    )
 
 
 def _rope_said(config: Config, kind: str) -> dict[str, Any]:
@@ -258,6 +262,10 @@ def _all_sliding(config: Config) -> list[str]:
     return [kind] * _layers(config)
 
 
+def _windowless(config: Config) -> Config:
+    return {**config, "sliding_window": None}
+
+
 def _upper_sliding(config: Config) -> list[str]:
     """Qwen: from `max_window_layers` on, if at all."""
     used = config.get("use_sliding_window") and config.get("sliding_window")
@@ -300,6 +308,33 @@ def _gemma2(config: Config) -> dict[str, Any]:
     }
 
 
+def _experts(config: Config) -> dict[str, Any]:
+    """Qwen's name for their number is an older one of transformers' own."""
+    count = config.get("num_local_experts", config.get("num_experts"))
+    if not count:
+        return {}
+    taken = config["num_experts_per_tok"]
+    if not 0 < taken <= count:
+        raise ValueError(f"num_experts_per_tok {taken} of {count} experts")
+    ffn = config.get("moe_intermediate_size", config["intermediate_size"])
+    return {"experts": Experts(count, taken, ffn, config.get("norm_topk_prob", True))}
+
+
+def _is_sparse(config: Config, layer: int) -> bool:
+    """Qwen: each `decoder_sparse_step`th layer, but those named as MLPs."""
+    return (
+        bool(_experts(config))
+        and layer not in (config.get("mlp_only_layers") or ())
+        and (layer + 1) % config.get("decoder_sparse_step", 1) == 0
+    )
+
+
+_MIXTRAL_NAMES = {
+    "router": "block_sparse_moe.gate",
+    "experts_gate": "block_sparse_moe.experts.*.w1",
+    "experts_up": "block_sparse_moe.experts.*.w3",
+    "experts_down": "block_sparse_moe.experts.*.w2",
+}
 _GEMMA: Config = {"tie_word_embeddings": True, "head_dim": 256}
 _TANH = "gelu_pytorch_tanh"
 _GEMMA2: Config = _GEMMA | {
@@ -330,6 +365,36 @@ FAMILIES: Mapping[str, Family] = {
         {"head_dim": 128, **_QWEN},
         _upper_sliding,
         {"head_norms": True},
+    ),
+    "qwen3_moe": Family(
+        f"{_RMS} attention_bias sliding_window use_sliding_window decoder_sparse_step "
+        "moe_intermediate_size num_experts num_local_experts num_experts_per_tok "
+        "norm_topk_prob mlp_only_layers",
+        {
+            "sliding_window": 4096,
+            "use_sliding_window": False,
+            "moe_intermediate_size": 768,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "norm_topk_prob": False,
+        },
+        lambda c: _all_sliding(c if c["use_sliding_window"] else _windowless(c)),
+        {"head_norms": True},
+        _experts,
+        sparse=_is_sparse,
+    ),
+    "mixtral": Family(
+        f"{_RMS} sliding_window num_local_experts num_experts_per_tok",
+        {
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 1e6,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+        _all_sliding,
+        {"names": _MIXTRAL_NAMES},
+        _experts,
+        sparse=_is_sparse,
     ),
     "gemma": Family(
         f"{_RMS} attention_bias",

@@ -29,9 +29,9 @@ from pcp.decoder_phase import KINDS, Phase
 from pcp.dialect import function_body, hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context
-from pcp.dialect.roles import NAME, ROLE
+from pcp.dialect.roles import NAME, ROLE, STAGE
 from pcp.errors import UsageError
-from pcp.frontends.decoders import layers, stored
+from pcp.frontends.decoders import experts, layers, stored
 from pcp.frontends.decoders.spec import Decoder, Piece
 from pcp.frontends.decoders.stored import Quantized
 
@@ -45,11 +45,17 @@ class Port:
     name: str
     role: str
     type: ir.Type
+    stage: int | None = None
 
     def attributes(self) -> ir.Attribute:
-        """Its name and role."""
+        """Its name and role, and the stage of a pipeline that gets it."""
         texts = {NAME: self.name, ROLE: self.role}
-        return ir.DictAttr.get({k: ir.StringAttr.get(v) for k, v in texts.items()})
+        said: dict[str, ir.Attribute] = {
+            k: ir.StringAttr.get(v) for k, v in texts.items()
+        }
+        if self.stage is not None:
+            said[STAGE] = hlo.i64(self.stage)
+        return ir.DictAttr.get(said)
 
 
 def phases(texts: Sequence[str], contexts: Sequence[int]) -> list[Phase]:
@@ -85,17 +91,28 @@ def phases(texts: Sequence[str], contexts: Sequence[int]) -> list[Phase]:
 
 
 def build(
-    spec: Decoder, wanted: Sequence[Phase], *, flat: bool = True, weights: str = "f32"
+    spec: Decoder,
+    wanted: Sequence[Phase],
+    *,
+    flat: bool = True,
+    weights: str = "f32",
+    stages: Sequence[int] = (),
 ) -> ir.Module:
     """A module with a function for each phase; caches have the largest context.
 
     `weights` is what the weights of products are (`stored`). With `flat` heads are one
     dimension in products. That is faster, and a mesh that cuts heads unequally, or
-    inside a group, needs them apart.
+    inside a group, needs them apart. `stages` are the pipeline stages of the layers,
+    of which the first one gets the logits; left out, there are none.
     """
     if weights not in stored.STORED:
         known = ", ".join(stored.STORED)
         raise UsageError(f"weights {weights!r} (known: {known})")
+    if spec.experts is not None and weights in stored.INTEGERS:
+        raise UsageError(
+            f"weights {weights} of a mixture of experts: experts are kept as f32, bf16 "
+            "or f16; take one of these"
+        )
     context = max(phase.context for phase in wanted)
     if context > spec.positions:
         raise UsageError(
@@ -106,7 +123,7 @@ def build(
         with ir.InsertionPoint(module.body):
             for phase in wanted:
                 with ir.Location.name(phase.name):
-                    _Function(spec, phase, context, flat, weights).write()
+                    _Function(spec, phase, context, flat, weights, stages).write()
         return module
 
 
@@ -114,9 +131,16 @@ class _Function:
     """One function while it is written."""
 
     def __init__(
-        self, spec: Decoder, phase: Phase, context: int, flat: bool, kind: str
+        self,
+        spec: Decoder,
+        phase: Phase,
+        context: int,
+        flat: bool,
+        kind: str,
+        stages: Sequence[int],
     ) -> None:
-        self.spec, self.phase, self.flat = spec, phase, flat
+        self.spec, self.phase, self.flat, self.stages = spec, phase, flat, stages
+        self.marked = 0
         self.pieces = spec.pieces()
         self.i32 = ir.IntegerType.get_signless(32)
         f32, rows = layers.f32(), phase.slots * phase.rows
@@ -138,7 +162,8 @@ class _Function:
         self.data = [Port(name, "data", type_) for name, type_ in given.items()]
         looked_at = phase.slots if phase.kind == "prefill" else rows
         shape = (looked_at, spec.vocabulary)
-        self.logits = Port("logits", "result", hlo.tensor(shape, f32))
+        type_, to = hlo.tensor(shape, f32), 0 if stages else None
+        self.logits = Port("logits", "result", type_, to)
 
     def write(self) -> None:
         """The function with its body."""
@@ -160,14 +185,25 @@ class _Function:
         self.cache = dict(zip(names, arguments[first:last], strict=True))
         data = {p.name: v for p, v in zip(self.data, arguments[last:], strict=True)}
         positions = self._positions(data["starts"])
-        x = layers.embed(data["tokens"], held.__getitem__, self.spec)
         self._prepare(data["starts"], positions)
+        x = layers.embed(data["tokens"], held.__getitem__, self.spec)
         for i in range(len(self.spec.layers)):
+            self._mark(i - 1)
             x = self._block(x, held.__getitem__, i)
         if self.phase.kind == "prefill":
             x = self._last(x, data["counts"])
         logits = self._head(x, held.__getitem__)
+        self._mark(len(self.spec.layers) - 1)
         return [logits, *(self.cache[name] for name in names)]
+
+    def _mark(self, layer: int) -> None:
+        """What was written since the last call is on the stage of this layer."""
+        if not self.stages:
+            return
+        ops = ir.InsertionPoint.current.block.operations
+        for view in list(ops)[self.marked :]:
+            view.operation.attributes[STAGE] = hlo.i64(self.stages[max(layer, 0)])
+        self.marked = len(ops)
 
     def _held(self, arguments: Sequence[Value]) -> dict[str, Any]:
         """The weights by key, as `layers` takes them."""
@@ -225,14 +261,13 @@ class _Function:
 
         inside = norm(x, "attention_norm")
         attended = self._attention(inside, weights, i)
+        mlp = experts.mixture if spec.layers[i].sparse else layers.mlp
         if spec.parallel:
-            return hlo.add(
-                x, hlo.add(attended, layers.mlp(inside, weights, f"{i}", spec))
-            )
+            return hlo.add(x, hlo.add(attended, mlp(inside, weights, f"{i}", spec)))
         if spec.sandwich:
             attended = norm(attended, "attention_out_norm")
         x = hlo.add(x, attended)
-        added = layers.mlp(norm(x, "mlp_norm"), weights, f"{i}", spec)
+        added = mlp(norm(x, "mlp_norm"), weights, f"{i}", spec)
         if spec.sandwich:
             added = norm(added, "mlp_out_norm")
         return hlo.add(x, added)

@@ -19,6 +19,10 @@ LAYER_NAMES: Mapping[str, str] = {
     "gate": "mlp.gate_proj",
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
+    "router": "mlp.gate",
+    "experts_gate": "mlp.experts.*.gate_proj",
+    "experts_up": "mlp.experts.*.up_proj",
+    "experts_down": "mlp.experts.*.down_proj",
     "q_norm": "self_attn.q_norm",
     "k_norm": "self_attn.k_norm",
     "attention_norm": "input_layernorm",
@@ -45,12 +49,34 @@ class Rope:
     scale: float = 1.0
 
 
+#: The products of a layer's MLP, and of one that is a mixture of experts.
+DENSE = ("gate", "up", "down")
+SPARSE = ("router", "experts_gate", "experts_up", "experts_down")
+
+
 @dataclass(frozen=True)
 class Layer:
-    """What differs between the layers of a model; `window` 0 sees all positions."""
+    """What differs between the layers of a model; `window` 0 sees all positions.
+
+    The MLP of a `sparse` one is a mixture of experts.
+    """
 
     rope: Rope
     window: int = 0
+    sparse: bool = False
+
+
+@dataclass(frozen=True)
+class Experts:
+    """`count` MLPs of width `ffn` inside, of which a token has the `taken` likeliest.
+
+    Their probabilities are weights of a sum, which `normed` makes add up to one.
+    """
+
+    count: int
+    taken: int
+    ffn: int
+    normed: bool
 
 
 @dataclass(frozen=True)
@@ -66,18 +92,25 @@ class Norm:
 class Piece:
     """A tensor of a program: rows of a tensor of the files, as its shape has them.
 
-    `rows` is which of them (None: all); a product's weight has the dimensions of its
-    result in front, those that it sums over behind.
+    `rows` is which of them (None: all). With `stacked` it is so many tensors, one
+    behind the other, whose numbers stand where `tensor` has a star. A product's
+    weight has the dimensions of its result in front, those that it sums over behind.
     """
 
     tensor: str
     shape: tuple[int, ...]
     rows: tuple[int, int] | None = None
+    stacked: int = 0
 
     @property
     def name(self) -> str:
-        """As the program has it: `qkv_proj.weight[0:64]` are rows 0 to 63."""
+        """As the program has it: `qkv_proj.weight[0:64]` are rows 0 to 63.
+
+        `experts.[0:8].up_proj.weight` are `experts.0.up_proj.weight` and 7 more.
+        """
         rows = "" if self.rows is None else f"[{self.rows[0]}:{self.rows[1]}]"
+        if self.stacked:
+            return self.tensor.replace("*", f"[0:{self.stacked}]")
         return self.tensor + rows
 
 
@@ -112,6 +145,7 @@ class Decoder:
     embed_scale: float = 1.0
     attention_cap: float = 0.0
     logit_cap: float = 0.0
+    experts: Experts | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -161,7 +195,16 @@ class Decoder:
             "up": (inner, x),
             "down": (x, inner),
         }
-        return found | ({"gate": (inner, x)} if self.gated else {})
+        found |= {"gate": (inner, x)} if self.gated else {}
+        if self.experts is not None:
+            count, each = self.experts.count, (self.experts.ffn,)
+            found |= {
+                "router": ((count,), x),
+                "experts_gate": ((count, *each), x),
+                "experts_up": ((count, *each), x),
+                "experts_down": ((count, *x), each),
+            }
+        return found
 
     def norms(self) -> tuple[str, ...]:
         """The norms of a layer over its width."""
@@ -177,11 +220,14 @@ class Decoder:
         return ("attention_norm", "mlp_norm")
 
     def _layer(self, i: int) -> Iterator[tuple[str, Piece]]:
-        products = self.products()
-        for what, (result, summed) in products.items():
+        absent = DENSE if self.layers[i].sparse else SPARSE
+        for what, (result, summed) in self.products().items():
+            if what in absent:
+                continue
             whole, rows = self._rows(what)
             tensor = self.layer_tensor(i, whole or what)
-            yield f"{what}.weight", Piece(tensor, (*result, *summed), rows)
+            stacked = result[0] if "*" in tensor else 0
+            yield f"{what}.weight", Piece(tensor, (*result, *summed), rows, stacked)
             if what in self.biased:
                 bias = self.layer_tensor(i, whole or what, "bias")
                 yield f"{what}.bias", Piece(bias, result, rows)

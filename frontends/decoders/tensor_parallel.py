@@ -3,7 +3,8 @@
 Each member has some of the heads with their keys and values, and of the MLP a part of
 its inside; two sums a block join what they add (Shoeybi et al. 2019, arXiv:1909.08053).
 Where there are fewer keys than members, these have keys and values whole, and share the
-queries of each group. A head that is not tied is cut along the vocabulary.
+queries of each group. Each expert of a mixture is cut as an MLP is. A head that is not
+tied is cut along the vocabulary.
 """
 
 from collections.abc import Mapping
@@ -27,8 +28,11 @@ def layouts_of_weights(spec: Decoder, members: int) -> Mapping[str, Axes]:
     """As `layouts`, of the parameters."""
     queries = _queries(spec, members)
     keys = queries[:1]
-    if spec.ffn < members:
-        raise UsageError(f"{members} members cannot share an MLP of width {spec.ffn}")
+    widths = [spec.ffn] if spec.experts is None else [spec.ffn, spec.experts.ffn]
+    if min(widths) < members:
+        raise UsageError(
+            f"{members} members cannot share an MLP of width {min(widths)}"
+        )
     cut: dict[str, Axes] = {
         "q": queries,
         "k": keys,
@@ -37,6 +41,9 @@ def layouts_of_weights(spec: Decoder, members: int) -> Mapping[str, Axes]:
         "gate": ((AXIS,),),
         "up": ((AXIS,),),
         "down": ((), (AXIS,)),
+        "experts_gate": ((), (AXIS,)),
+        "experts_up": ((), (AXIS,)),
+        "experts_down": ((), (), (AXIS,)),
     }
     found: dict[str, Axes] = {}
     for key, piece in spec.pieces().items():

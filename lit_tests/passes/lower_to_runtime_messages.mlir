@@ -1,11 +1,15 @@
 // RUN: pcp-opt %s --pcp-lower-to-runtime | filecheck %s
 
 // A receive waits for the send in front of it, and a send for the one before: IREE
-// orders calls by their operands alone.
+// orders calls by their operands alone. What a receive is given is made of what that send
+// gave back: zeros could be made in front of it, and a queue would wait there.
 // CHECK: recv_1_f32_4 = {{.*}}operands = 2
 // CHECK: func.func @step(%[[X:.*]]: tensor<4xf32>)
 // CHECK: %[[S:.*]] = "util.call"(%[[X]]) {callee = @pcp_rt.send_0_f32_4}
-// CHECK: %[[R:.*]] = "util.call"(%{{.*}}, %[[S]]) {callee = @pcp_rt.recv_1_f32_4}
+// CHECK: %[[ONE:.*]] = stablehlo.slice %[[S]] [0:1]
+// CHECK: %[[SCALAR:.*]] = stablehlo.reshape %[[ONE]]
+// CHECK: %[[GIVEN:.*]] = stablehlo.broadcast_in_dim %[[SCALAR]]
+// CHECK: %[[R:.*]] = "util.call"(%[[GIVEN]], %[[S]]) {callee = @pcp_rt.recv_1_f32_4}
 // CHECK: "util.call"(%[[R]], %[[S]]) {callee = @pcp_rt.send_2_f32_4}
 "pcp.mesh"() {axes = [#pcp.axis<"pp", 2>], devices = [@d0, @d1], sym_name = "m"} : () -> ()
 func.func @step(%x: tensor<4xf32>) -> tensor<4xf32> {

@@ -277,3 +277,24 @@ func.func @state(%x: tensor<4xf32> {pcp.name = "x", pcp.role = "data"}, %m: tens
   %0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
   return %0, %m : tensor<f32>, tensor<f32>
 }
+
+// -----
+
+// Two pieces would each need what the other wrote.
+// expected-error@+1 {{has state 'c', which pipeline stages do not carry from one microbatch to the next; leave pp out of the mesh}}
+func.func @cache(%x: tensor<4xf32> {pcp.name = "x", pcp.role = "data"}, %c: tensor<4xf32> {pcp.name = "c", pcp.role = "state"}) -> (tensor<4xf32> {pcp.role = "result"}, tensor<4xf32> {pcp.name = "c", pcp.role = "state"}) {
+  %0 = stablehlo.add %x, %c : tensor<4xf32>
+  %1 = stablehlo.tanh %0 : tensor<4xf32>
+  return %1, %0 : tensor<4xf32>, tensor<4xf32>
+}
+
+// -----
+
+// expected-error@+1 {{result 0 has pcp.stage = 2, and there are 2 stages}}
+func.func @elsewhere(%x: tensor<4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tensor<4xf32> {pcp.name = "w", pcp.role = "frozen"}) -> (tensor<f32> {pcp.role = "result", pcp.stage = 2 : i64}) {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.multiply %x, %w {pcp.stage = 0 : i64} : tensor<4xf32>
+  %1 = stablehlo.tanh %0 {pcp.stage = 1 : i64} : tensor<4xf32>
+  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}

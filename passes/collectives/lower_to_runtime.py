@@ -178,18 +178,30 @@ def _send(op: ir.Operation, imports: Imports) -> None:
 
 
 def _recv(op: ir.Operation, imports: Imports) -> None:
-    """The import is given zeros, to have a tensor that says what is expected.
+    """The import is given any tensor of what is expected: zeros, or behind a send an
+    element of what that gave back, so that it is made behind the call.
 
-    An element of all that is to be done by then goes along: to IREE a barrier of
-    several values is one of each.
+    Zeros that only wait for the send IREE may make in front of it, and a device that
+    runs its queue at once (local-sync) then waits for ever. An element of all that is
+    to be done by then goes along: to IREE a barrier of several values is one of each.
     """
     facts = _point(op) | {"source": _rank(op, "source", imports)}
     type_, after = op.results[0].type, imports.sent.get(op.block)
     with before(op):
         more = [_element(v) for v in imports.settled.pop(op.block, [])]
-        zeros = hlo.zeros(type_)
-        made = imports.call(op, zeros, type_, facts, pure=False, more=more, after=after)
+        given = hlo.zeros(type_) if after is None else _filled(type_, after)
+        made = imports.call(op, given, type_, facts, pure=False, more=more, after=after)
         replace(op, [made])
+
+
+def _filled(type_: ir.Type, source: ir.Value) -> ir.Value:
+    """A tensor of this type, all of it the first element of another one, if any."""
+    first = _element(source)
+    if 0 in hlo.shape_of(first):
+        return hlo.zeros(type_)
+    ranked = hlo.tensor_type(type_)
+    whole = hlo.convert(hlo.reshape(first, []), ranked.element_type)
+    return hlo.splat(whole, list(ranked.shape))
 
 
 def _element(value: ir.Value) -> ir.Value:

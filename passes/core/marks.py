@@ -1,13 +1,15 @@
 """What is said on ops of programs in stages.
 
-The user's `pcp.stage`, on an op or a call, is its pipeline stage. `pcp.settled` stands
+The user's `pcp.stage`, on an op or a call, is its pipeline stage; on a result it is
+the one that gets it. `pcp.settled` stands
 on a barrier: what it holds is to be done before the next message comes.
 """
 
 from pcp.dialect.bindings import ir
+from pcp.dialect.roles import STAGE
 from pcp.passes.core.rewriting import refuse
 
-MARK = "pcp.stage"
+MARK = STAGE
 SETTLED = "pcp.settled"
 
 

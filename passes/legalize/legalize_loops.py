@@ -29,6 +29,7 @@ from pcp.passes.legalize.legalize_pads import is_shared_fill
 
 Value = ir.Value
 BARRIER = "optimization_barrier"
+RARE = 1_870_000_000  # numbers from here on are nobody's
 
 
 def read_carries(op: ir.Operation) -> None:
@@ -251,10 +252,12 @@ def _is_constant(value: Value) -> bool:
 def _copy(x: Value) -> Value:
     """`x` in memory of its own: a choice that no compiler can make.
 
-    By a number that no other copy of the function has, so that none is merged.
+    By a number that no other copy of the function has, so that none is merged, and no
+    loop begins with: of a held constant that a loop begins with as well, IREE makes a
+    module that cannot be loaded.
     """
     i32 = ir.IntegerType.get_signless(32)
-    number = hlo.optimization_barrier(hlo.scalar(_barriers(), i32))
+    number = hlo.optimization_barrier(hlo.scalar(RARE + _barriers(), i32))
     never = hlo.compare("LT", number, hlo.scalar(0, i32), "SIGNED")
     return hlo.select(never, hlo.zeros(x.type), x)
 

@@ -317,7 +317,8 @@ def _batch(function: ir.Operation) -> int | None:
 def _annotate(function: ir.Operation, mesh: Mesh, whole: Mesh) -> None:
     """Ports as asked for along the axes of `mesh`: the virtual one, or `whole`.
 
-    Data of the batch's size is cut along the virtual axis. Along the axes that cut
+    Data of the batch's size is cut along the virtual axis, if it has several members:
+    what is made of uncut data alone, each stage makes itself. Along the axes that cut
     data nothing else is: a parameter that is cut so (ZeRO-3) is gathered to be used,
     and does not make activations follow it.
     """
@@ -330,7 +331,8 @@ def _annotate(function: ir.Operation, mesh: Mesh, whole: Mesh) -> None:
         ):
             shape = tuple(ir.RankedTensorType(argument.type).shape)
             rest: tuple[Axes, ...] = ((),) * len(shape)
-            if role == "data" and batch is not None and shape[:1] == (batch,):
+            several = mesh.axes[AXIS] > 1
+            if several and role == "data" and batch and shape[:1] == (batch,):
                 _check_even(function, whole.parts(batch, inputs[k].dims[0]), mesh)
                 rest = ((AXIS,), *rest[1:])
             inputs[k] = Layout(rest)

@@ -31,6 +31,9 @@ BALANCES = ("time", "memory")
 UNSTAGED = ("state", MODEL_STATE, "key", "metric")
 """Roles of what a model that is cut into stages does not have."""
 
+_OF_FORWARD = ("result", "state")
+"""Roles of the results of a function that only computes forward."""
+
 
 @dataclass(frozen=True)
 class Stage(Pass):
@@ -55,8 +58,10 @@ class Stage(Pass):
     parameter belongs to one stage, unless `tied=true`.
 
     Microbatches add up what they made, and exchange nothing else; an op that needs
-    more is an error. What joins the batch but is made of data alone (how many labels
-    count) is no obstacle: each stage has all data, and makes it of that.
+    more is an error. So is state, but for a forward function in one microbatch: it
+    lies on the stage that reads it. `pcp.stage` of a result says which stage gets it.
+    What joins the batch but is made of data alone (how many labels count) is no
+    obstacle: each stage has all data, and makes it of that.
 
     Leaves a `pcp.schedule` in each function: tasks fwd, bwd, wgrad (what no other
     stage waits for) for each stage and microbatch, opt for what needs the sum over
@@ -194,7 +199,7 @@ def _stage(function: ir.Operation, wanted: Wanted, mesh: Mesh, homes: Homes) -> 
     others = {axis: size for axis, size in mesh.axes.items() if axis != AXIS}
     within = replace(mesh, axes=others, devices=())
     if is_fed(function):
-        _check_carried(function)
+        _check_carried(function, wanted.microbatches)
         name_results(function)
         separated = separate(function, wanted.microbatches, within)
         stages = assign(separated, wanted, homes)
@@ -209,12 +214,20 @@ def _stage(function: ir.Operation, wanted: Wanted, mesh: Mesh, homes: Homes) -> 
     made.walk(_unmark)
 
 
-def _check_carried(function: ir.Operation) -> None:
-    """Stages hand on activations and gradients, and nothing from piece to piece."""
-    borders = (funcs.argument_attributes(function), funcs.result_attributes(function))
-    for said in (entry for border in borders for entry in border):
+def _check_carried(function: ir.Operation, microbatches: int) -> None:
+    """Stages hand on activations and gradients, and nothing from piece to piece.
+
+    State of a function that computes a batch as one piece is not handed on.
+    """
+    given, gives = (
+        funcs.argument_attributes(function),
+        funcs.result_attributes(function),
+    )
+    forward = all(funcs.string(said, funcs.ROLE) in _OF_FORWARD for said in gives)
+    whole = _OF_FORWARD if forward and microbatches == 1 else ()
+    for said in (*given, *gives):
         role, name = (funcs.string(said, key) for key in (funcs.ROLE, funcs.NAME))
-        if role in UNSTAGED:
+        if role in UNSTAGED and role not in whole:
             refuse(
                 function,
                 f"has {role.replace('_', ' ')} {name!r}, which pipeline stages do not "

@@ -130,9 +130,24 @@ def assign(separated: Separated, wanted: Wanted, homes: Homes) -> Stages:
     else:
         _by_cuts(stages, forward, separated, wanted, homes)
     _find_homes(stages, forward, wanted.tied, homes)
+    _deliver_marked(stages)
     if wanted.shared_loss:
         stages.delivered[0] = list(range(wanted.stages))
     return stages
+
+
+def _deliver_marked(stages: Stages) -> None:
+    """Results go to the stage that they are marked with."""
+    for k, said in enumerate(result_attributes(stages.flow.function)):
+        if MARK not in said:
+            continue
+        stage = ir.IntegerAttr(said[MARK]).value
+        if not 0 <= stage < stages.count:
+            refuse(
+                stages.flow.function,
+                f"result {k} has {MARK} = {stage}, and there are {stages.count} stages",
+            )
+        stages.delivered[k] = [stage]
 
 
 # --- forward, by the user's marks ---

@@ -77,6 +77,7 @@ class ScheduledReduce(CompiledReduce):
             for peer in self.peers
         }
         self._values = FlatBuffer(self._reduction.widen(self._source))
+        self._check_users()
         given = self._given
         out = self._lease.take(count, self._dtype) if given is None else given
         self._out = self._work = FlatBuffer(out)

@@ -274,6 +274,8 @@ class Group:
             return
         self.loop.expecting += self._on_one_machine
         try:
+            if self._compiled is not None:
+                self._compiled.spare(operation.given)
             operation.start(self)
         except Exception as error:  # no memory, most likely
             operation.give_up(RuntimeFault(f"{operation.name} did not start: {error}"))

@@ -50,6 +50,16 @@ def _nothing(x: Any) -> Any:
     )
 
 
+def _counted(x: Any) -> Any:
+    """A branch copies a count that begins as the copy's own number once did: 0."""
+    ways = (lambda a, b, n: (b, a, n + 1), lambda a, b, n: (jnp.sin(a), b + 1, n))
+
+    def step(carry: Any, row: Any) -> Any:
+        return lax.cond(row[0] > 0, *ways, *carry), None
+
+    return lax.scan(step, (x[0], x[1], jnp.int32(0)), x)[0]
+
+
 def _integers(dtype: Any) -> np.ndarray:
     return np.array([3, 1, 200, 2, 255, 0, 7], np.int64).astype(dtype)
 
@@ -57,6 +67,7 @@ def _integers(dtype: Any) -> np.ndarray:
 PROGRAMS: dict[str, tuple[Callable[..., Any], Any]] = {
     "whole f32": (_whole, np.array([1, 1.5, -2.5, -0.0, INF, np.nan, 3e9], np.float32)),
     "whole f16": (_whole, np.array([1, 1.5, -2.5, -0.0, INF, np.nan], np.float16)),
+    "counted in a branch": (_counted, ROWS),
     "digamma": (special.digamma, REAL),
     "digamma f16": (special.digamma, np.array([-0.5, -1.5, 3.3], np.float16)),
     "complex power": (lambda z: z ** jnp.complex64(2.5), POWERS),

@@ -154,8 +154,10 @@ def test_numbers_that_are_none_end_with_their_request(engine: SlotEngine) -> Non
     """And the slot is clean for the next one."""
     wanted = run(engine, _request(3, slot=0))[0]
     model = _model(engine)
-    broken = [np.full(a.shape, np.nan, np.float32) for a in model.caches[0]]
-    model.caches[0] = [model.program.to_device(array) for array in broken]
+    model.caches[0] = {
+        name: model.program.to_device(np.full(a.shape, np.nan, np.float32))
+        for name, a in model.caches[0].items()
+    }
     slot = engine._slots.slots[0]
     step = Step(0, 1, len(slot.tokens), slot.request, GREEDY)
     (found,) = engine.tick(Tick(steps=(step,)))

@@ -16,20 +16,25 @@ import pytest
 
 from pcp.bundle import Bundle
 from pcp.errors import ConfigError, RuntimeFault, StateMismatch, UsageError
+from pcp.mesh import Mesh
 from pcp.serving import weights
 from pcp.serving.interface import EngineLost, Sampling, Tick
 from pcp.tools.serving import serve_rank, shard
+from pcp.tools.serving.serving_mesh import parse
 from pcp.training.storage import safetensors_io
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from helpers.models.decoders import (  # noqa: E402  they import both
+    CONTEXT,
     GREEDY,
     VOCABULARY,
     Request,
     advance,
     compiled,
+    generated,
+    of_folder,
     run,
     saved,
 )
@@ -37,6 +42,7 @@ from helpers.models.decoders import (  # noqa: E402  they import both
 from pcp.serving.engine import SlotEngine  # noqa: E402
 from pcp.serving.engine import load as engine_of  # noqa: E402
 from pcp.serving.spread import Spread  # noqa: E402
+from pcp.tools.serving.decoder_bundle import compile_folder  # noqa: E402
 from pcp.tools.serving.decoder_engine import (  # noqa: E402
     of_bundle,
     phases,
@@ -100,24 +106,37 @@ def _alone(folder: Path, count: int = SLOTS) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks"),
+    ("name", "ranks", "stages"),
     [
-        ("llama", 2),
-        pytest.param("phi", 3, marks=SLOW),  # four heads for three
-        pytest.param("llama-tied", 4, marks=SLOW),  # one key, replicated
-        pytest.param("gemma3", 2, marks=SLOW),
-        pytest.param("phi3", 2, marks=SLOW),  # fused weights
+        ("llama", 2, 1),
+        ("llama", 1, 2),
+        pytest.param("phi", 3, 1, marks=SLOW),  # four heads for three
+        pytest.param("llama-tied", 4, 1, marks=SLOW),  # one key, replicated
+        pytest.param("gemma3", 2, 1, marks=SLOW),
+        pytest.param("phi3", 2, 1, marks=SLOW),  # fused weights
+        pytest.param("llama", 2, 2, marks=SLOW),
+        pytest.param("llama-tied", 1, 2, marks=SLOW),  # the table on two stages
+        pytest.param("gemma3", 2, 2, marks=SLOW),
+        pytest.param("phi", 3, 2, marks=SLOW),
+        pytest.param("qwen3-moe", 2, 1, marks=SLOW),
+        pytest.param("mixtral", 2, 2, marks=SLOW),
     ],
 )
 def test_ranks_make_the_tokens_of_one_device(
-    name: str, ranks: int, folders: dict[str, Path]
+    name: str, ranks: int, stages: int, folders: dict[str, Path]
 ) -> None:
-    """Side by side; and again when a rank was killed in the middle."""
+    """Side by side; and again when a rank was killed in the middle.
+
+    One device's are those of transformers.
+    """
     folder = _folder(folders, name)
     wanted = _alone(folder)
     # Of three ranks the spare has the first one's part, and the last one is killed.
     spares = int(ranks == 3)
-    with _spread(compiled(folder, PHASES, ranks), folder, spares) as engine:
+    with _spread(compiled(folder, PHASES, ranks, stages), folder, spares) as engine:
+        prompt, count = _requests()[2].tokens, 64
+        (made,) = run(engine, Request(9, prompt, count, 0, GREEDY, chunk=16))
+        assert made == generated(of_folder(folder), prompt, count)
         assert run(engine, *_requests()) == wanted
         requests = _requests()
         for _ in range(12):
@@ -217,6 +236,50 @@ def test_parts_of_the_weights_serve_as_the_whole(
         assert run(engine, *_requests()) == _alone(folder)
 
 
+@pytest.mark.slow  # compiles and starts four meshes
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        ("llama", "pp=2"),
+        ("llama-tied", "pp=2"),
+        ("llama", "pp=2,tp=2"),
+        ("qwen3-moe", "tp=2,pp=2"),
+    ],
+)
+def test_parts_of_stages_serve_as_the_whole(
+    name: str, mesh: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """A stage's file has its layers alone; a tied table is in both."""
+    folder, out = _folder(folders, name), tmp_path / "shards"
+    assert shard.main([str(folder), "--mesh", mesh, "-o", str(out)]) == 0
+    axes = parse(mesh)
+    layers = [
+        {n.split(".")[2] for n in weights.mapped(part) if ".layers." in n}
+        for part in sorted(out.glob("rank_*"))
+    ]
+    of_stage = axes.get("tp", 1)
+    places = [place["pp"] for place in Mesh("mesh", axes).members]
+    assert layers == [{str(place)} for place in places]
+    whole = (folder / "model.safetensors").stat().st_size
+    sizes = [f.stat().st_size for f in sorted(out.glob("rank_*/*"))]
+    assert max(sizes) < 0.8 * whole / of_stage
+    with _spread(compile_folder(out, PHASES, CONTEXT, mesh=axes), out) as engine:
+        assert run(engine, *_requests()) == _alone(folder)
+
+
+@pytest.mark.slow  # compiles panels of integers for two stages
+def test_stages_hold_weights_of_integers(folders: dict[str, Path]) -> None:
+    """Stages cut no matrix, so they have the panels of one device."""
+    folder = _folder(folders, "llama")
+    found = []
+    for mesh in ({}, {"pp": 2}):
+        made = compile_folder(folder, PHASES, CONTEXT, mesh=mesh, weights="int8")
+        engine = of_bundle(made, folder, slots=SLOTS)
+        found.append(run(engine, *_requests()))
+        engine.close()
+    assert found[0] == found[1]
+
+
 def test_parts_of_another_mesh_are_refused(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -262,7 +325,8 @@ def test_a_rank_that_cannot_begin_is_told_at_once(
     ("mesh", "message"),
     [
         ("tp=3", "the model has 2 keys and 2 queries for each; at most 2"),
-        ("dp=2", "weights are cut along tp"),
+        ("pp=3", "the model has 2 layers, and a stage has one at least"),
+        ("dp=2", "mesh dp=2: a model is served over tp=N"),
     ],
 )
 def test_a_mesh_that_cannot_be_is_refused(

@@ -114,4 +114,6 @@ def test_panels_of_another_shape_are_refused(tmp_path: Path) -> None:
 def test_integers_over_ranks_are_refused(tmp_path: Path) -> None:
     small_llama.save(tmp_path)
     with pytest.raises(UsageError, match="panels of integers are not cut"):
-        compile_folder(tmp_path, ["prefill:8", "decode:1"], 64, ranks=2, weights="int8")
+        compile_folder(
+            tmp_path, ["prefill:8", "decode:1"], 64, mesh={"tp": 2}, weights="int8"
+        )

@@ -32,6 +32,25 @@ def test_heads_become_dimensions_and_rows_are_taken(tmp_path: Path) -> None:
     assert {a.dtype for a in found.values()} == {np.dtype(np.float32)}
 
 
+def test_tensors_are_stacked_and_cut(tmp_path: Path) -> None:
+    """Experts of the files are one parameter; a file of parts has it by its name."""
+    each = {f"e.{n}.w": np.full((2, 3), n, np.float32) for n in range(3)}
+    files = mapped(_saved(tmp_path, **each))
+    mesh, whole = Mesh("m", {"tp": 2}), np.stack([*each.values()])
+    rows, experts = ((), ("tp",), ()), (("tp",), (), ())
+    for cut, place, wanted in (
+        (rows, 1, whole[:, 1:]),
+        (experts, 0, whole[:2]),
+        ((), 0, whole),
+    ):
+        spec = _spec("e.[0:3].w", 3, 2, 3, cut=cut)
+        found = dict(read(files, [spec], tmp_path, mesh, {"tp": place}))
+        np.testing.assert_array_equal(found["e.[0:3].w"], wanted)
+    parts = mapped(_saved(tmp_path, **{"e.[0:3].w": whole}))
+    found = dict(read(parts, [_spec("e.[0:3].w", 3, 2, 3)], tmp_path))
+    np.testing.assert_array_equal(found["e.[0:3].w"], whole)
+
+
 def test_members_of_a_mesh_have_their_parts(tmp_path: Path) -> None:
     w = np.arange(3 * 4 * 2, dtype=np.float32).reshape(12, 2)
     files = mapped(_saved(tmp_path, w=w))
@@ -50,6 +69,7 @@ def test_members_of_a_mesh_have_their_parts(tmp_path: Path) -> None:
         (_spec("v", 4, 2), r"have no v\."),
         (_spec("w", 2, 4), r"w is \[4, 2\] in the files, and \[2, 4\] by config"),
         (_spec("w[2:6]", 4, 2), r"\[2:6\] is \[2, 2\]"),
+        (_spec("e.[0:2].w", 2, 4, 2), r"have no e\.0\.w, e\.1\.w"),
     ],
 )
 def test_what_does_not_fit_is_named(

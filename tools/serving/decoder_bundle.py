@@ -1,7 +1,7 @@
 """The bundle to serve of a folder of transformers: its program, compiled."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,15 @@ from pcp.bundle import Bundle
 from pcp.compiler import driver
 from pcp.compiler.options import CompileOptions
 from pcp.errors import UsageError
-from pcp.frontends.decoders import families, program
+from pcp.frontends.decoders import families, pipeline_parallel, program
 from pcp.frontends.decoders.spec import Decoder
 from pcp.frontends.decoders.stored import INTEGERS
-from pcp.frontends.decoders.tensor_parallel import AXIS, layouts, layouts_of_weights
+from pcp.frontends.decoders.tensor_parallel import layouts, layouts_of_weights
 from pcp.manifest import TensorSpec
 from pcp.mesh import Mesh
 from pcp.serving import shards
 from pcp.serving import weights as weight_files
+from pcp.tools.serving.serving_mesh import PP, TP, sizes
 
 PHASES = ("prefill:32,128", "decode:1,2,4,8")
 CONTEXT = 1024
@@ -29,7 +30,7 @@ def compile_folder(
     phases: Sequence[str] = PHASES,
     context: int | Sequence[int] = (),
     *,
-    ranks: int = 1,
+    mesh: Mapping[str, int] | None = None,
     weights: str = "f32",
     targets: Sequence[str] = ("cpu",),
     **options: Any,
@@ -38,9 +39,10 @@ def compile_folder(
 
     `context` is how many positions a slot has, or several numbers, which give functions
     for each; left out, as many as the model has and at most 1024. The model is spread
-    over `ranks` by tensor parallelism. The weights of products are `weights`: f32,
-    bf16, f16, int8 or int4; those of integers are on one rank. `options` are fields of
-    `CompileOptions`. Decoding gains from IREE's O3, which is the default here.
+    over `mesh`, by heads along its axis `tp` and by layers along `pp`. The weights of
+    products are `weights`: f32, bf16, f16, int8 or int4; those of integers are not cut
+    along `tp`. `options` are fields of `CompileOptions`. Decoding gains from IREE's O3,
+    which is the default here.
     """
     spec = families.read(folder)
     contexts = [context] if isinstance(context, int) else list(context)
@@ -48,29 +50,38 @@ def compile_folder(
     wanted = program.phases(phases, contexts)
     options = {"opt_level": "O3", "source": str(folder), **options}
     options |= {"targets": tuple(targets), "mode": "forward", "entry": wanted[0].name}
-    if ranks > 1 and weights in INTEGERS:
+    axes = {**(mesh or {})}
+    members, stages = sizes(axes)
+    if members > 1 and weights in INTEGERS:
         raise UsageError(
-            f"weights {weights} over {ranks} ranks: panels of integers are not cut; "
-            "take bf16 or f16, or one rank"
+            f"weights {weights} over {TP}={members}: panels of integers are not cut; "
+            f"take bf16 or f16, or stages ({PP}) alone"
         )
-    flat = spec.kv_heads % ranks == 0
-    module = program.build(spec, wanted, flat=flat, weights=weights)
-    if ranks == 1:
+    of_layers = pipeline_parallel.of_layers(spec, stages) if stages > 1 else ()
+    flat = spec.kv_heads % members == 0
+    module = program.build(spec, wanted, flat=flat, weights=weights, stages=of_layers)
+    if members * stages == 1:
         return driver.compile(module, CompileOptions(**options))
+    options["mesh"] = ",".join(f"{axis}={n}" for axis, n in axes.items())
+    if stages > 1:
+        options |= {"microbatches": 1, "tied": spec.tied}
+    if members == 1:
+        return driver.compile(module, CompileOptions(**options, inflight=0))
     cut: dict[str, object] = {}
     for phase in wanted:
-        cut |= layouts(spec, ranks, phase)
+        cut |= layouts(spec, members, phase)
     with tempfile.TemporaryDirectory(prefix="pcp-sharding-") as scratch:
         said = {escape(name): axes for name, axes in cut.items()}
         path = Path(scratch) / "sharding.json"
         path.write_text(strict_json.dumps({"tensors": said}))
-        spread = {"mesh": f"{AXIS}={ranks}", "sharding": str(path), "inflight": 0}
+        spread = {"sharding": str(path), "inflight": 0}
         return driver.compile(module, CompileOptions(**options, **spread))
 
 
-def parameters(spec: Decoder, ranks: int) -> list[TensorSpec]:
-    """What a model's weights have to be, and how they are cut over ranks."""
-    cut = layouts_of_weights(spec, ranks)
+def parameters(spec: Decoder, mesh: Mapping[str, int]) -> list[TensorSpec]:
+    """What a model's weights have to be, and how they are cut over a mesh."""
+    members, _ = sizes(mesh)
+    cut = layouts_of_weights(spec, members) if members > 1 else {}
     return [
         TensorSpec(
             name=piece.name,
@@ -83,17 +94,28 @@ def parameters(spec: Decoder, ranks: int) -> list[TensorSpec]:
     ]
 
 
-def check_weights(folder: str | Path, ranks: int) -> None:
+def of_ranks(spec: Decoder, mesh: Mesh) -> list[list[TensorSpec]]:
+    """The weights that each rank has, of which it has the part of its place."""
+    wanted = parameters(spec, mesh.axes)
+    _, stages = sizes(mesh.axes)
+    holders = pipeline_parallel.holders(spec, stages)
+    places = [place.get(PP, 0) for place in mesh.members]
+    return [[spec for spec in wanted if at in holders[spec.name]] for at in places]
+
+
+def check_weights(folder: str | Path, mesh: Mapping[str, int]) -> None:
     """`ConfigError` names tensors that a folder lacks, or that have another shape.
 
     Of a folder of `pcp shard` those of rank 0 are looked at.
     """
-    wanted = parameters(families.read(folder), ranks)
-    if ranks == 1:
-        weight_files.views(weight_files.mapped(folder), wanted, folder)
+    spec, axes = families.read(folder), {**mesh}
+    if not axes:
+        weight_files.views(weight_files.mapped(folder), parameters(spec, {}), folder)
         return
-    part = shards.Part(Mesh("mesh", {AXIS: ranks}), 0)
-    shards.check(shards.files(folder, part), wanted, folder, part)
+    part = shards.Part(Mesh("mesh", axes), 0)
+    found = shards.files(folder, part)
+    wanted = of_ranks(spec, part.mesh)[0] if found.cut else parameters(spec, axes)
+    shards.check(found, wanted, folder, part)
 
 
 def _whole(axes: tuple[tuple[str, ...], ...], rank: int) -> tuple[tuple[str, ...], ...]:

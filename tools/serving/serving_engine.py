@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 
 from pcp.bundle import Bundle
@@ -9,10 +10,10 @@ from pcp.errors import ConfigError, UsageError
 from pcp.serving.cached_model import Shapes
 from pcp.serving.drafting import Drafter, PromptLookup
 from pcp.serving.interface import Engine
+from pcp.tools.serving.serving_mesh import parse
 from pcp.tools.support.cache_folder import cache_folder
 
 Log = Callable[[str], None]
-AXIS = "tp"
 LOOKUP, DRAFT_WEIGHTS = "lookup", "int8"
 WEIGHTS = ("f32", "bf16", "f16", "int8", "int4")
 
@@ -20,8 +21,9 @@ WEIGHTS = ("f32", "bf16", "f16", "int8", "int4")
 def add_engine_flags(parser: ArgumentParser) -> None:
     """What the engine is made of, for a command's parser."""
     add = parser.add_argument_group("the engine").add_argument
-    add("--mesh", metavar="tp=N", help="N processes share the model; default 1")
-    add("--ranks", type=int, metavar="N", help="the same")
+    help_ = "N processes share each layer (tp), or the layers (pp); default 1"
+    add("--mesh", metavar="tp=N,pp=N", help=help_)
+    add("--ranks", type=int, metavar="N", help="as tp=N")
     help_ = "ranks in reserve, for those that die; default 0"
     add("--spares", type=int, default=0, metavar="N", help=help_)
     add("--slots", type=int, default=4, metavar="N", help="requests at once; default 4")
@@ -40,12 +42,14 @@ def add_engine_flags(parser: ArgumentParser) -> None:
 
 def engine_maker(flags: Namespace, log: Log) -> Callable[[], Engine]:
     """What compiles and loads the engine; wrong flags are told now."""
-    ranks = _ranks(flags)
+    mesh = _mesh(flags)
     if flags.slots < 1:
         raise ConfigError("--slots: there is at least one")
     if flags.bundle is not None and flags.weights != "f32":
         raise UsageError("--bundle and --weights: a bundle has its kind of weights")
-    if flags.spares < 0 or (flags.spares and ranks == 1 and flags.bundle is None):
+    if flags.spares < 0 or (
+        flags.spares and prod(mesh.values()) == 1 and flags.bundle is None
+    ):
         raise UsageError(
             f"--spares {flags.spares}: spares are for ranks that die; give --mesh tp=N"
         )
@@ -63,7 +67,7 @@ def engine_maker(flags: Namespace, log: Log) -> Callable[[], Engine]:
         from pcp.tools.serving import decoder_engine
 
         bundle = Bundle.read(flags.bundle) if flags.bundle else None
-        bundle = bundle or _compiled(flags, ranks, log)
+        bundle = bundle or _compiled(flags, mesh, log)
         drafter = _drafter(flags, bundle, log)
         log(f"loading the weights of {flags.folder}")
         return decoder_engine.of_bundle(
@@ -95,7 +99,7 @@ def _drafter(flags: Namespace, bundle: Bundle, log: Log) -> Drafter | None:
     from pcp.tools.serving.decoder_engine import draft_model, phases
 
     folder = Path(flags.draft)
-    check_weights(folder, 1)
+    check_weights(folder, {})
     log(f"compiling the model that drafts, of {folder}")
     context = shapes.context
     wanted = phases(flags.slots, context, drafts=True)
@@ -106,31 +110,31 @@ def _drafter(flags: Namespace, bundle: Bundle, log: Log) -> Drafter | None:
     return draft_model(own, folder, vocabulary=shapes.vocabulary, **place)
 
 
-def _compiled(flags: Namespace, ranks: int, log: Log) -> Bundle:
+def _compiled(flags: Namespace, mesh: dict[str, int], log: Log) -> Bundle:
     from pcp.tools.serving.decoder_bundle import check_weights, compile_folder
     from pcp.tools.serving.decoder_engine import phases
 
-    check_weights(flags.folder, ranks)
+    check_weights(flags.folder, mesh)
     log(f"compiling the model of {flags.folder}")
     context = flags.context if flags.context is not None else ()
     drafted = flags.draft_tokens if flags.draft else 0
     wanted = phases(flags.slots, context, drafted=drafted)
     cache = cache_folder(flags.cache)
-    how = {"ranks": ranks, "cache": cache, "weights": flags.weights}
+    how = {"mesh": mesh, "cache": cache, "weights": flags.weights}
     return compile_folder(flags.folder, wanted, context, targets=["cpu:host"], **how)
 
 
-def _ranks(flags: Namespace) -> int:
-    """How many `--mesh` or `--ranks` say."""
+def _mesh(flags: Namespace) -> dict[str, int]:
+    """What `--mesh` or `--ranks` say."""
     ranks = 1 if flags.ranks is None else flags.ranks
-    if flags.mesh is not None:
-        from pcp.compiler.mesh_option import parse_mesh
-
-        mesh = parse_mesh(flags.mesh)
-        alone = tuple(mesh.axes) == (AXIS,) and mesh.workers is None
-        if not alone or flags.ranks not in (None, mesh.size):
-            raise UsageError(f"--mesh {flags.mesh}: a server's mesh is {AXIS}=N")
-        ranks = mesh.size
     if ranks < 1:
         raise UsageError(f"--ranks {ranks}: there is at least one")
-    return ranks
+    if flags.mesh is None:
+        return {"tp": ranks} if ranks > 1 else {}
+    mesh = parse(flags.mesh)
+    if flags.ranks not in (None, prod(mesh.values())):
+        raise UsageError(
+            f"--mesh {flags.mesh} and --ranks {ranks}: the mesh has "
+            f"{prod(mesh.values())} ranks; leave one out"
+        )
+    return mesh

@@ -2,10 +2,11 @@
 
 DIR is a folder of transformers, with config.json and safetensors. OUT gets a folder for
 each rank with its part of the weights, in the types that they have, and the files of
-the model that are no weights. A rank needs OUT's files and its own folder. Heads, the
-inside of the MLP and the vocabulary are cut; parts may be unequal.
+the model that are no weights. A rank needs OUT's files and its own folder. Along tp
+heads, the inside of the MLP and the vocabulary are cut; parts may be unequal. Along pp
+each stage has layers of its own.
 
-    pcp shard llama/ --mesh tp=2 -o shards/
+    pcp shard llama/ --mesh tp=2,pp=2 -o shards/
 """
 
 import shutil
@@ -32,7 +33,7 @@ def parser() -> Parser:
     parser = Parser.documented(PROG, __doc__)
     add = parser.add_argument
     add("folder", metavar="DIR", help="the model's folder")
-    add("--mesh", required=True, metavar="tp=N", help="over how many ranks")
+    add("--mesh", required=True, metavar="tp=N,pp=N", help="over which ranks")
     add(
         "-o",
         "--out",
@@ -46,31 +47,21 @@ def parser() -> Parser:
 def _main(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
     # What needs the compiler is imported where it is used: `--help` needs nothing.
-    from pcp.frontends.decoders.tensor_parallel import AXIS
-    from pcp.tools.serving.decoder_bundle import parameters
+    from pcp.tools.serving.decoder_bundle import of_ranks
+    from pcp.tools.serving.serving_mesh import parse
 
-    members = _members(flags.mesh)
-    wanted = parameters(families.read(flags.folder), members)
+    mesh = Mesh("mesh", parse(flags.mesh))
+    wanted = of_ranks(families.read(flags.folder), mesh)
     folder, out = Path(flags.folder), Path(flags.out)
     if out.exists() and any(out.iterdir()):
         raise UsageError(f"{out} is not empty; give a new folder")
-    made = shards.write(folder, wanted, Mesh("mesh", {AXIS: members}), out)
+    made = shards.write(folder, wanted, mesh, out)
     for file in sorted(folder.iterdir()):
         if file.is_file() and not file.name.endswith(WEIGHTS):
             shutil.copy2(file, out / file.name)
-    for file in made:
+    for file, own in zip(made, wanted, strict=True):
         size = file.stat().st_size
-        print(f"{file}: {counted(len(wanted), 'tensor')}, {size / 2**20:.1f} MiB")
-
-
-def _members(text: str) -> int:
-    from pcp.compiler.mesh_option import parse_mesh
-    from pcp.frontends.decoders.tensor_parallel import AXIS
-
-    axes = parse_mesh(text).axes
-    if set(axes) != {AXIS}:
-        raise UsageError(f"--mesh {text}: weights are cut along {AXIS}, as {AXIS}=2")
-    return axes[AXIS]
+        print(f"{file}: {counted(len(own), 'tensor')}, {size / 2**20:.1f} MiB")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ from pcp.training.coordinator.run_state import RunState
 from pcp.training.storage import nonfinite
 
 _RETRY_SECONDS = 5.0
+_SHOWN_SECONDS = 60.0
+"""For so long a holder that has handed out its state is not doubted."""
 _NEXT_SECONDS = 1.0
 """So long after one holder is asked for its state, the next one is asked too; the
 time doubles with each that is asked and has not answered."""
@@ -42,8 +44,8 @@ class Saver:
         self.path: str | None = None
         """Where."""
         self._rests_until = 0.0
-        self._proved: set[str] = set()
-        """Members that have handed out a committed state."""
+        self._proved: dict[str, float] = {}
+        """Members that have handed out a committed state, and when."""
         self._asked: dict[str, float] = {}
         """Members that were asked for the committed state, and when; no answer yet."""
         self._failed: set[str] = set()
@@ -89,9 +91,7 @@ class Saver:
         if not holders or any(member.name in self._proved for member in holders):
             return False
         run = self._run
-        if self._asked_round != run.committed:
-            self._asked, self._failed = {}, set()
-            self._asked_round = run.committed
+        self._begin_asking()
         known = self._asked.keys() | self._failed
         rest = [member for member in holders if member.name not in known]
         last = max(self._asked.values(), default=-math.inf)
@@ -101,6 +101,23 @@ class Saver:
         elif not (rest or self._asked or self.resting):
             self._failed = set()  # all are asked once more
         return True
+
+    def doubt(self, holder: Member) -> None:
+        """Ask a holder for its state, which a member could not take from it.
+
+        Not again for a while, once it has handed it out.
+        """
+        self._begin_asking()
+        shown = self._proved.get(holder.name, -math.inf)
+        if holder.name in self._asked or self.resting:
+            return
+        if self._run.now - shown > _SHOWN_SECONDS:
+            self._ask(holder)
+
+    def _begin_asking(self) -> None:
+        if self._asked_round != self._run.committed:
+            self._asked, self._failed = {}, set()
+            self._asked_round = self._run.committed
 
     def _may_lack(self, member: Member) -> tuple[int, bool]:
         """The order in which holders are asked: who may not hand it out comes last.
@@ -120,11 +137,12 @@ class Saver:
         """Note an answer to a `Prove`; False where it is a fault of the member."""
         asked = self._asked.pop(event.member, None)
         if event.fault is None:
-            self._proved.add(event.member)
+            self._proved[event.member] = self._run.now
             return True
         if event.round != self._run.committed or asked is None:
             return True  # the run is further, and so may the member be
         self._failed.add(event.member)
+        self._proved.pop(event.member, None)
         self._rests_until = self._run.now + _RETRY_SECONDS
         self._run.log(f"the state is not proved: {event.fault}")
         return event.at is None
@@ -146,7 +164,7 @@ class Saver:
     def gathered(self, event: Gathered) -> None:
         """All members have handed out their state; rounds go on while it is written."""
         self.blocking = False
-        self._proved |= set(event.members)
+        self._proved |= dict.fromkeys(event.members, self._run.now)
         shared = ("parameters.", "outer.")
         known = self._run.nonfinite
         if new := [

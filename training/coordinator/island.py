@@ -6,7 +6,8 @@ is the hash of the digests of its parts, a round is prepared when every part is.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pcp.training.coordinator.island_formation import Rank
@@ -26,7 +27,6 @@ from pcp.training.wire.messages import (
     Ready,
     RoundStart,
     Validated,
-    Whereabouts,
 )
 
 
@@ -77,6 +77,12 @@ class Island:
     def coordinate(self, rank: Rank) -> int:
         """The coordinate of a rank."""
         return self.ranks.index(rank)
+
+    def placed(self) -> list[tuple[Rank, "Island"]]:
+        """The ranks as they would be back, with the shape of this island."""
+        shape = {"shape": self.shape}
+        back = [replace(r, hello=r.hello.model_copy(update=shape)) for r in self.ranks]
+        return [(rank, self) for rank in back]
 
     # State that the ranks hold
     # --------------------------------------------------------------
@@ -161,28 +167,47 @@ class Island:
             return Lacking(round=max(rounds))
         return self._ready([said[at] for at in range(len(self.ranks))])
 
+    def torn_beyond(self, round_: int) -> bool:
+        """Whether only some of the ranks say that they hold a later round than this."""
+        return any(key[0] is Ready and key[1] > round_ for key in self._said)
+
+    def _is_beyond(self, message: Ready) -> bool:
+        """Whether a rank holds a round that the run has gone back from, and orders."""
+        return self.order is not None and message.round >= self.order.round
+
     def _beats(self, rank: Rank, message: Heartbeat) -> Heartbeat | None:
         """A heartbeat of the island whenever all its ranks have sent one.
 
-        Its report of inner exchanges is that of the rank that is least far; it awaits
-        the ranks that one of its own awaits longest, and is alone as long as one is.
+        The island is where the rank is that is least far with the island's order, for
+        which the others wait, and so is its report of inner exchanges. It awaits the
+        ranks that one of its own awaits longest, and is alone as long as one is.
         """
         self._heard[self.coordinate(rank)] = message
         if len(self._heard) < len(self.ranks):
             return None
-        beats, self._heard = list(self._heard.values()), {}
-        places = [beat.at for beat in beats if beat.at is not None]
-        whole = len(places) == len(beats)
-        at = min(places, key=_far) if whole else None
-        known = [beat.meeting for beat in beats if beat.meeting is not None]
-        if len(known) < len(beats) or not known:
+        heard, self._heard = self._heard, {}
+        beats = self._under_way(heard)
+        least = min(beats, key=_far)
+        steps = [beat.at.steps for beat in heard.values() if beat.at is not None]
+        at = least.at
+        if at is not None and len(steps) == len(heard):
+            at = at.model_copy(update={"steps": min(steps)})
+        if least.meeting is None:
             return Heartbeat(at=at)
-        least = min(known, key=lambda r: (r.round, r.entered))
+        known = [beat.meeting for beat in beats if beat.meeting is not None]
         said = [report.awaits for report in known if report.awaits is not None]
         alone = [report.alone for report in known if report.alone is not None]
-        update = {"awaits": max(said, key=_waited, default=None)}
-        least = least.model_copy(update={**update, "alone": max(alone, default=None)})
-        return Heartbeat(meeting=least, at=at)
+        awaits = max(said, key=_waited, default=None)
+        update = {"awaits": awaits, "alone": max(alone, default=None)}
+        return Heartbeat(meeting=least.meeting.model_copy(update=update), at=at)
+
+    def _under_way(self, heard: Mapping[int, Heartbeat]) -> list[Heartbeat]:
+        """The heartbeats of ranks that have not prepared the round; else of all."""
+        order, done = self.order, dict[int, Message]()
+        if order is not None:
+            done = self._said.get((Prepared, order.round, order.epoch), done)
+        late = [beat for at, beat in heard.items() if at not in done]
+        return late or list(heard.values())
 
     def says(self, rank: Rank, message: Message) -> Message | None:
         """The island's message; None while another rank has yet to send its own."""
@@ -190,6 +215,8 @@ class Island:
             return self._beats(rank, message)
         if isinstance(message, Ready) and self.restored is not None:
             return self._restores(rank, message)
+        if isinstance(message, Ready) and self._is_beyond(message):
+            return Lacking(round=message.round)
         if type(message) not in _JOINED:
             return message
         key, join = (type(message), *_subject(message)), _JOINED[type(message)]
@@ -206,9 +233,59 @@ class Island:
         return said[0].model_copy(update={"digest": digest})
 
 
-def _far(at: Whereabouts) -> tuple[int, bool, bool]:
-    """A rank's progress, to compare: one that waits is further than one that acts."""
-    return at.steps, at.call == "waiting", at.with_others
+class AddressTable:
+    """The addresses of islands, and those of their ranks."""
+
+    def __init__(self, islands: Mapping[str, Island], sizes: Sequence[int]) -> None:
+        """`sizes` are the ranks of an island by shape."""
+        self._islands, self._sizes = islands, sizes
+
+    def of_island(self, address: str) -> bool:
+        """Whether an island is known by this address."""
+        return address in {island.address for island in self._islands.values()}
+
+    def shapes(self, addresses: Iterable[str]) -> list[int]:
+        """The shape of each island; empty where all are alike."""
+        if len(self._sizes) == 1:
+            return []
+        known = {island.address: island.shape for island in self._islands.values()}
+        return [known.get(address, 0) for address in addresses]
+
+    def ranks(self, addresses: Sequence[str]) -> list[str]:
+        """The ranks of islands, each of which is named by its address."""
+        shapes = self.shapes(addresses) or [0] * len(addresses)
+        return [
+            self.at(address, at)
+            for address, shape in zip(addresses, shapes, strict=True)
+            for at in range(self._sizes[shape])
+        ]
+
+    def member(self, address: str) -> str:
+        """For a rank's address that of its island; any other address unchanged."""
+        for island in self._islands.values():
+            if address in (rank.hello.address for rank in island.ranks):
+                return island.address
+        return address
+
+    def at(self, address: str, coordinate: int) -> str:
+        """For a member's address that of its rank; any other address unchanged."""
+        for island in self._islands.values():
+            if island.address == address:
+                return island.ranks[coordinate].hello.address
+        return address
+
+
+def _far(beat: Heartbeat) -> tuple[int, ...]:
+    """A rank's progress, to compare: by its order, as its steps are its process's.
+
+    One that has not begun with an order comes first; one that waits is further than one
+    that acts.
+    """
+    order, at = beat.meeting, beat.at
+    begun = (-1,) * 3 if order is None else (order.round, order.epoch, order.entered)
+    if at is None:
+        return begun
+    return *begun, at.call == "waiting", at.with_others, at.steps
 
 
 def _waited(awaits: AwaitedRanks) -> float:

@@ -10,7 +10,8 @@ A rank keeps its coordinate where it can: then its part of the state need not mo
 Where islands of several shapes may be formed, the largest come first. One of a smaller
 shape is formed of ranks that were in one, of newcomers as long as the run has fewer of
 that shape than it is to have, and of ranks that have waited long: so the ranks that an
-island has left go on with the plan for fewer.
+island has left go on with the plan for fewer. They grow again once there are enough for
+a larger island (`larger_islands`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -83,6 +84,36 @@ def form_shapes(
     return made
 
 
+def larger_islands(
+    waiting: Sequence[Rank],
+    held: Sequence[Rank],
+    sizes: Sequence[int],
+    lacking: Sequence[int],
+    now: float,
+    wait: float,
+) -> list[FormedIsland]:
+    """The larger islands, which the run lacks, that smaller ones could become.
+
+    `held` are the ranks of islands beyond those that the run is to have, each with the
+    shape of its island.
+    """
+    left, made = list(held), list[FormedIsland]()
+    for shape in sorted(range(len(sizes)), key=lambda shape: -sizes[shape]):
+        smaller = [rank for rank in left if sizes[rank.hello.shape] < sizes[shape]]
+        free = [rank for rank in waiting if not _in(made, rank)]
+        room = lacking[shape] if smaller else 0
+        fit = [(rank, _anew(rank)) for rank in smaller]
+        fit += _fitting(free, shape, now, wait)
+        for one in _formed(fit, shape, sizes[shape], now, wait)[:room]:
+            made += [one] if any(rank in smaller for rank in one.ranks) else []
+        left = [rank for rank in left if not _in(made, rank)]
+    return made
+
+
+def _in(made: Iterable[FormedIsland], rank: Rank) -> bool:
+    return any(rank in one.ranks for one in made)
+
+
 def _of_shape(
     waiting: Sequence[Rank],
     shape: int,
@@ -92,22 +123,32 @@ def _of_shape(
     wait: float,
 ) -> list[FormedIsland]:
     """Islands of one shape, in which at most so many have newcomers alone."""
-
-    def was(rank: Rank) -> bool:
-        return rank.hello.island is not None and rank.hello.shape == shape
-
-    def late(rank: Rank) -> bool:
-        return now - rank.since > wait
-
     new = [rank for rank in waiting if rank.hello.island is None]
-    if room is not None:
-        new = new[: room * size]
-    fit = [r for r in waiting if was(r) or late(r) or r in new]
-    moved = [_anew(rank) if not was(rank) else rank for rank in fit]
-    real = {id(m): rank for m, rank in zip(moved, fit, strict=True)}
+    over = [] if room is None else new[room * size :]
+    free = [r for r in waiting if r not in over or now - r.since > wait]
+    return _formed(_fitting(free, shape, now, wait), shape, size, now, wait)
+
+
+def _fitting(
+    ranks: Iterable[Rank], shape: int, now: float, wait: float
+) -> list[tuple[Rank, Rank]]:
+    """Ranks that may be in an island of a shape: as before, or as newcomers."""
+    fit = list[tuple[Rank, Rank]]()
+    for rank in ranks:
+        if rank.hello.island is not None and rank.hello.shape == shape:
+            fit.append((rank, rank))
+        elif rank.hello.island is None or now - rank.since > wait:
+            fit.append((rank, _anew(rank)))
+    return fit
+
+
+def _formed(
+    fit: Sequence[tuple[Rank, Rank]], shape: int, size: int, now: float, wait: float
+) -> list[FormedIsland]:
+    real = {id(taken): rank for rank, taken in fit}
     return [
         replace(one, ranks=[real[id(rank)] for rank in one.ranks], shape=shape)
-        for one in form(moved, size, now, wait)
+        for one in form([taken for _, taken in fit], size, now, wait)
     ]
 
 
@@ -115,6 +156,13 @@ def _anew(rank: Rank) -> Rank:
     """The rank as a newcomer: its place was in an island of another shape."""
     hello = rank.hello.model_copy(update={"island": None, "coordinate": None})
     return Rank(rank.connection, hello, rank.since, rank.seen)
+
+
+def moved(hello: Hello, island: str, shape: int, coordinate: int) -> Hello:
+    """A rank's hello in a place of another shape, of whose state it holds no part."""
+    place = {"island": island, "shape": shape, "coordinate": coordinate}
+    held = dict.fromkeys(("bundle", "committed", "digest", "prepared"))
+    return hello.model_copy(update=place | held)
 
 
 def form(

@@ -22,12 +22,13 @@ worker that comes back. Parts of different rounds are no state.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pcp.runtime.transport.suspension import SuspendDetection
 from pcp.training.coordinator.effects import (
+    Append,
     Close,
     Effect,
     Gather,
@@ -46,19 +47,18 @@ from pcp.training.coordinator.events import (
     Received,
     Tick,
 )
-from pcp.training.coordinator.island import Island
+from pcp.training.coordinator.island import AddressTable, Island
 from pcp.training.coordinator.island_formation import (
     FormedIsland,
     Rank,
     form,
     form_shapes,
+    larger_islands,
+    moved,
 )
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.trainer.bundle_checks import plan_of
-from pcp.training.wire.message import (
-    VERSION,
-    Message,
-)
+from pcp.training.wire.message import VERSION, Message
 from pcp.training.wire.messages import (
     Commit,
     Computed,
@@ -75,9 +75,7 @@ from pcp.training.wire.messages import (
     Validated,
     Welcome,
 )
-from pcp.training.wire.operator_messages import (
-    Status,
-)
+from pcp.training.wire.operator_messages import Status
 
 
 class Islands:
@@ -94,7 +92,10 @@ class Islands:
         """How the shapes cut the state, once they are compiled."""
         self.islands: dict[str, Island] = {}
         """The islands that are members, by name."""
+        self._addresses = AddressTable(self.islands, self.sizes)
         self._ranks: dict[Peer, tuple[Rank, Island | None]] = {}
+        self._places: dict[str, tuple[str, int, int]] = {}
+        """The places in larger islands of ranks that are to come back, by worker."""
         self._exchanges_inside = True
         limit = run.state.experiment.heartbeat_limit_seconds
         self._suspension = SuspendDetection(max(limit / 2, 0.25), limit)
@@ -132,7 +133,7 @@ class Islands:
                 self._exchanges_inside = plan.exchanges_inside
                 self._shapes = program.shapes
             case NotSaved(at=str() as at) | Proved(at=str() as at):
-                return self._pass(replace(event, at=self._member_at(at)), now)
+                return self._pass(replace(event, at=self._addresses.member(at)), now)
             case Tick():
                 return [*self._waiting_on(now), *self._pass(event, now)]
         return self._pass(event, now)
@@ -179,6 +180,8 @@ class Islands:
         effects: list[Effect] = []
         for other in again:
             effects += self._lost(other, "connected again", now, closing=True)
+        if place := self._places.pop(hello.worker, None):
+            hello = moved(hello, *place)
         self._ranks[peer] = (Rank(peer, hello, now, now), None)
         return effects + self._form(now)
 
@@ -189,10 +192,8 @@ class Islands:
         effects: list[Effect] = [Close(peer)] if closing else []
         if island is None:
             return effects
-        at = island.coordinate(rank)
-        return effects + self._dissolve(
-            island, f"its rank {at} at {rank.hello.address}: {reason}", now
-        )
+        who = f"its rank {island.coordinate(rank)} at {rank.hello.address}"
+        return effects + self._dissolve(island, f"{who}: {reason}", now)
 
     def _dissolve(self, island: Island, reason: str, now: float) -> list[Effect]:
         """End an island; its remaining ranks connect again."""
@@ -224,9 +225,14 @@ class Islands:
         wait = self.run.state.grace
         if not self.unlike:
             return form(self.waiting(), self.sizes[0], now, wait)
-        there = Counter(island.shape for island in self.islands.values())
-        lacking = [max(0, n - there[s]) for s, n in enumerate(self.wanted)]
+        lacking = self._lacking(self._there())
         return form_shapes(self.waiting(), self.sizes, lacking, now, wait)
+
+    def _there(self) -> Counter[int]:
+        return Counter(island.shape for island in self.islands.values())
+
+    def _lacking(self, there: Counter[int]) -> list[int]:
+        return [max(0, n - there[shape]) for shape, n in enumerate(self.wanted)]
 
     @property
     def unlike(self) -> bool:
@@ -280,9 +286,46 @@ class Islands:
         """A step of the run itself, its effects for ranks; None: at the same time."""
         effects: list[Effect] = []
         now = self.run.state.now if now is None else now
-        for effect in self.run.step(event, now):
+        done = self.run.step(event, now)
+        for effect in done:
             effects += self._translated(effect)
+        for effect in done:
+            if isinstance(effect, Append) and effect.kind == "rewind":
+                effects += self._rewound(effect.fields["to"], now)
+            elif self.unlike and isinstance(effect, Append) and effect.kind == "commit":
+                effects += self._grow(now)
         return effects
+
+    def _grow(self, now: float) -> list[Effect]:
+        """Between two rounds: end smaller islands of which larger ones can be made.
+
+        Their ranks come back, and are given the places that they have then.
+        """
+        there, effects, wait = self._there(), list[Effect](), self.run.state.grace
+        lacking, held = self._lacking(there), list[tuple[Rank, Island]]()
+        for island in reversed(self.islands.values()):
+            if there[island.shape] > self.wanted[island.shape]:
+                there[island.shape] -= 1
+                held += island.placed()
+        waits, ranks = self.waiting(), [rank for rank, _ in held]
+        for one in larger_islands(waits, ranks, self.sizes, lacking, now, wait):
+            left = {i.name: i for rank, i in held if rank in one.ranks}
+            for rank in filter(ranks.__contains__, one.ranks):
+                at = one.ranks.index(rank)
+                self._places[rank.hello.worker] = (min(left), one.shape, at)
+            for island in left.values():
+                why = f"its ranks go on in an island of {self._mesh(one.shape)}"
+                effects += self._dissolve(island, why, now)
+        return effects
+
+    def _rewound(self, to: int, now: float) -> list[Effect]:
+        """Islands of which only some ranks caught up with a round that is left.
+
+        To the run they hold the round to which it goes back.
+        """
+        torn = [i for i in self.islands.values() if i.torn_beyond(to)]
+        lack = [self._pass(Received(i, Lacking(round=to)), now) for i in torn]
+        return [effect for effects in lack for effect in effects]
 
     def _translated(self, effect: Effect) -> list[Effect]:
         match effect:
@@ -299,7 +342,8 @@ class Islands:
                     replace(effect, message=Status(values=self._with_ranks(values)))
                 ]
             case Gather(addresses=addresses) | Prove(addresses=addresses):
-                shapes, ranks = self._shapes_of(addresses), self._ranks_of(addresses)
+                ranks = self._addresses.ranks(addresses)
+                shapes = self._addresses.shapes(addresses)
                 return [replace(effect, addresses=ranks, shapes=shapes)]
         return [effect]
 
@@ -312,36 +356,6 @@ class Islands:
             self._ranks.pop(rank.connection, None)
         return [Close(rank.connection) for rank in island.ranks]
 
-    def _shapes_of(self, addresses: Iterable[str]) -> list[int]:
-        """The shape of each island; empty where all are alike."""
-        if not self.unlike:
-            return []
-        known = {island.address: island.shape for island in self.islands.values()}
-        return [known.get(address, 0) for address in addresses]
-
-    def _ranks_of(self, addresses: Sequence[str]) -> list[str]:
-        """The ranks of islands, each of which is named by its address."""
-        shapes = self._shapes_of(addresses) or [0] * len(addresses)
-        return [
-            self._at(address, at)
-            for address, shape in zip(addresses, shapes, strict=True)
-            for at in range(self.sizes[shape])
-        ]
-
-    def _member_at(self, address: str) -> str:
-        """For a rank's address that of its island; any other address unchanged."""
-        for island in self.islands.values():
-            if address in (rank.hello.address for rank in island.ranks):
-                return island.address
-        return address
-
-    def _at(self, address: str, coordinate: int) -> str:
-        """For a member's address that of its rank; any other address unchanged."""
-        for island in self.islands.values():
-            if island.address == address:
-                return island.ranks[coordinate].hello.address
-        return address
-
     def _sent(
         self, island: Island, message: Message, bundle: str | None
     ) -> list[Effect]:
@@ -349,6 +363,7 @@ class Islands:
             self._prepare_order(island, message)
         elif isinstance(message, Restore):
             island.inner_epoch, island.order, island.restored = None, None, {}
+            island.forget(Ready)
         elif isinstance(message, Commit):
             island.settled = True
             island.forget(Ready, Validated)
@@ -371,18 +386,18 @@ class Islands:
         if island.inner_epoch is None or not (again or island.settled):
             island.inner_epoch = order.epoch
         island.order, island.settled = order, False
-        island.forget(Ready, Computed, Prepared)
+        island.forget(Computed, Prepared)
 
     def _order(self, island: Island, at: int, order: RoundStart) -> RoundStart:
         assert island.inner_epoch is not None
         if self.unlike:
-            members = self._ranks_of(order.members)
+            members = self._addresses.ranks(order.members)
         else:
-            members = [self._at(address, at) for address in order.members]
+            members = [self._addresses.at(address, at) for address in order.members]
         return order.model_copy(
             update={
                 "members": members,
-                "shapes": self._shapes_of(order.members),
+                "shapes": self._addresses.shapes(order.members),
                 "island": [rank.hello.address for rank in island.ranks],
                 "inner_epoch": island.inner_epoch,
                 "digest": None,  # the digest of all parts, which no rank has
@@ -392,11 +407,12 @@ class Islands:
     def _restore(self, island: Island, at: int, restore: Restore) -> Restore:
         if restore.source is None:
             return restore
-        (shape,) = self._shapes_of([restore.source]) or [island.shape]
-        if shape != island.shape and restore.source in self._addresses:
-            ranks = self._ranks_of([restore.source])
+        (shape,) = self._addresses.shapes([restore.source]) or [island.shape]
+        if shape != island.shape and self._addresses.of_island(restore.source):
+            ranks = self._addresses.ranks([restore.source])
             return restore.model_copy(update={"ranks": ranks, "shape": shape})
-        return restore.model_copy(update={"source": self._at(restore.source, at)})
+        source = self._addresses.at(restore.source, at)
+        return restore.model_copy(update={"source": source})
 
     def _welcome(self, island: Island, at: int, welcome: Welcome) -> Welcome:
         """The `Welcome` of a rank: the digest of its part, if all parts are known."""
@@ -415,26 +431,20 @@ class Islands:
             }
         )
 
-    @property
-    def _addresses(self) -> set[str]:
-        return {island.address for island in self.islands.values()}
-
     def _is_unlike(self, island: Island, commit: Commit) -> bool:
         """Whether an island is to take a commit's state from one of another shape.
 
         No rank of it can: it restores that state, as an island that lacks it.
         """
         source = commit.source
-        return source is not None and self._shapes_of([source]) not in (
-            [],
-            [island.shape],
-        )
+        shapes = [] if source is None else self._addresses.shapes([source])
+        return shapes not in ([], [island.shape])
 
     def _commit(self, island: Island, at: int, commit: Commit) -> Commit:
         """The `Commit` of a rank, with the digest of the part that it has prepared."""
         source, holds = commit.source, island
         if source is not None:  # the rank prepared another state: its island's counts
             right = [i for i in self.islands.values() if i.address == source]
-            source, holds = self._at(source, at), (right or [island])[0]
+            source, holds = self._addresses.at(source, at), (right or [island])[0]
         digest = holds.parts[commit.round, commit.epoch][at]
         return commit.model_copy(update={"digest": digest, "source": source})

@@ -91,6 +91,7 @@ class Recovery:
         if member.state == COMPILING:
             return
         member.lacked += 1
+        member.pace.rests(self._run.now)  # it did what it was told, in vain
         self._holds_nothing(member)
 
     def _holds_nothing(self, member: Member) -> None:

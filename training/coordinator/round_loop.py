@@ -66,7 +66,7 @@ class RoundLoop:
         self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
             **rounds.handlers,
             Ready: self.recovery.on_ready,
-            Lacking: self.recovery.on_lacking,
+            Lacking: self._on_lacking,
             Validated: lambda member, said: validation.report(member.name, said),
             Failed: lambda member, said: rounds.drop(member, f"gave up: {said.reason}"),
         }
@@ -80,6 +80,15 @@ class RoundLoop:
         """Handle a message of a kind that workers send, if this policy has it."""
         if handler := self._handlers.get(type(message)):
             handler(member, message)
+
+    def _on_lacking(self, member: Member, message: Lacking) -> None:
+        """A member could not fetch a state: who did not hand it out may hang."""
+        source = member.taking.get("source")
+        self.recovery.on_lacking(member, message)
+        holders = self._run.roster.holders(self._run.committed)
+        for holder in holders if member.lacked > 1 else ():
+            if holder.name == source:
+                self._saver.doubt(holder)
 
     def tick(self) -> None:
         """Do all that is due now."""

@@ -83,8 +83,8 @@ class SynchronousRounds(Rounds):
         run, rank = self._run, self._rank_by(self._group)
         ready = [member for member in ready if not self._late.busy(member.name)]
         ready = [member for member in ready if not member.pace.away] or ready
-        if not ready:
-            return
+        if not any(member.committed == run.committed for member in ready):
+            return  # those that hold the state are busy: rank 0 must
         if self._alone:
             held = run.progress.outstanding
             ready = [min(ready, key=lambda m: (m.name not in held, rank(m)))]

@@ -275,10 +275,6 @@ class TrainingRun:
         loop = self._begin(event.program)
         self._welcome(member, event.program)
         member.bundle = event.program.digest
-        if (
-            member.hello.bundle == member.bundle
-        ):  # it has loaded the program that ran before
-            member.pace.before = self.state.progress.usual_step_seconds
         member.state = WAITING
         member.committed = loop.recovery.verified_round(member.hello)
         loop.recovery.assign_source(member)

@@ -15,7 +15,10 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from numpy.typing import NDArray
+
 from pcp.runtime.collectives.schedule import MemberSchedule
+from pcp.runtime.memory.buffer_pool import overlap, spans
 from pcp.runtime.transport import mover
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import Frame, PartialFrame, data_prefix
@@ -46,6 +49,11 @@ class CompiledReduction(Protocol):
     @property
     def opened_peers(self) -> Iterable[int]:
         """The peers that have opened: data may go to them."""
+        ...
+
+    @property
+    def overwritten(self) -> list[tuple[int, int]]:
+        """The memory of the caller in which the loop makes the result (`spans`)."""
         ...
 
     def came(self, elements: int, first: float) -> None:
@@ -214,6 +222,17 @@ class CompiledLoop:
                 job.heard |= 1 << index if voted else 0
                 self._moves.note(number, index, voted)
 
+    def spare(self, given: NDArray | Sequence[NDArray] | None) -> None:
+        """Give the moves back if a result is being made in these arrays.
+
+        They are as they were then, for another operation.
+        """
+        if not self.running or given is None:
+            return
+        memory = spans(given)
+        if any(overlap(job.of.overwritten, memory) for job in self._jobs.values()):
+            self.give_back()
+
     def drive(self, others: int, pause: float) -> bool:
         """Move data until the descriptor `others` is readable, or `pause` is over.
 
@@ -224,8 +243,15 @@ class CompiledLoop:
         limits = milliseconds, self._watch, _BUDGET
         why, which, readable = self._moves.run(ends, others, *limits)
         self._count()
-        for number in list(self._jobs):
-            self._tell(number)
+        over = [number for number in list(self._jobs) if self._tell(number)]
+        # When all has been told: what follows may give the moves back.
+        done = [self._jobs.pop(number) for number in over]
+        for number in over:
+            self._moves.drop(number)
+        if done and not self._jobs:
+            self.give_back()
+        for job in done:
+            job.of.returned(over=True)
         if self.running and why == _FOREIGN:
             self.links[self._peers[which]].take(self._moves.head(which))
         elif self.running and why > _FOREIGN:  # the link meets the fault again
@@ -242,10 +268,10 @@ class CompiledLoop:
                 self._counts[index] = new
                 link.moved(new[0] - old[0], new[1] - old[1])
 
-    def _tell(self, number: int) -> None:
-        """Tell a reduction what the loop has done for it."""
+    def _tell(self, number: int) -> bool:
+        """Tell a reduction what the loop has done for it; whether it is over."""
         if (job := self._jobs.get(number)) is None:
-            return
+            return False
         over, came, first, opened, times, voted, heard, _ = self._moves.state(number)
         if came:
             job.of.came(came, 1e-6 * first)
@@ -260,12 +286,7 @@ class CompiledLoop:
             if heard & ~job.heard & 1 << index:
                 job.heard |= 1 << index
                 job.of.peer_voted(peer)
-        if over and number in self._jobs:
-            self._moves.drop(number)
-            del self._jobs[number]
-            if not self._jobs:
-                self.give_back()
-            job.of.returned(over=True)
+        return bool(over)
 
     # For links (`link.Borrower`).
 

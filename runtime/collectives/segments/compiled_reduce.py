@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import PcpError, RuntimeFault
+from pcp.errors import PcpError, RuntimeFault, UsageError
 from pcp.runtime.collectives.agreement import VOTE, many
 from pcp.runtime.collectives.descriptor import open_payload
 from pcp.runtime.collectives.operation import Operation
@@ -31,6 +31,7 @@ from pcp.runtime.collectives.segments.compiled_moves import (
     plan_fits,
 )
 from pcp.runtime.collectives.segments.segment_flow import FlatBuffer, SegmentFlow
+from pcp.runtime.memory.buffer_pool import overlap, spans
 from pcp.runtime.transport.frame import (
     Frame,
     Kind,
@@ -140,7 +141,7 @@ class CompiledReduce(Operation):
         mean = self._plan.members if self._reduction.op == "mean" else 0
         ranges = list(zip(self._at, self._stop, strict=True))
         saves = None
-        if self._in_place and voting is not None:
+        if self._in_place and voting is not None and not self._users():
             saves = first_writes(self._plan, ranges)
         work = MoveMemory(
             self._values.octets,
@@ -158,6 +159,32 @@ class CompiledReduce(Operation):
         found.add(self, self._plan, work, voting)
         self.timing.sent += self._unsent_bytes()
         return True
+
+    def _users(self) -> list[Operation]:
+        """The other operations under way that work in memory of the operand."""
+        mine, under_way = self._memory, self.group.under_way
+        others = (op for op in under_way if op is not self and op.given is not None)
+        return [op for op in others if overlap(spans(op.given), mine)]
+
+    def _check_users(self) -> None:
+        """UsageError if it or another reduction overwrites what the other one reads."""
+        for other in self._users():
+            if isinstance(other, CompiledReduce) and (
+                self._in_place or other._in_place
+            ):
+                raise UsageError(
+                    f"{other.title}, which is under way, reduces memory of the same "
+                    "array: wait for that call first, or give each an array of its own"
+                )
+
+    @property
+    def _memory(self) -> list[tuple[int, int]]:
+        return spans(self._values.array)
+
+    @property
+    def overwritten(self) -> list[tuple[int, int]]:
+        """The memory of the caller in which the loop makes the result."""
+        return self._memory if self._saved else []
 
     def _voting(self) -> VotingFrames | None:
         """The frames that the compiled loop knows; None if each peer has its own."""
@@ -189,6 +216,10 @@ class CompiledReduce(Operation):
     ) -> None:
         self._leave()  # it would wait for the peer
         super().on_lost(peer, error, left=left, called=called)
+
+    def decided(self, commit: bool) -> None:
+        self._leave()  # the result is not in `_out` yet, or the old values are
+        super().decided(commit)
 
     def on_open(
         self, peer: int, payload: memoryview, when: float | None = None

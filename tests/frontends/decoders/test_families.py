@@ -143,6 +143,10 @@ LLAMA = {
         ({"quantization_config": {"bits": 4}}, "quantised files are not read"),
         ({"num_key_value_heads": 3}, "2 heads cannot share 3 keys"),
         (
+            {"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3},
+            "num_experts_per_tok 3 of 2 experts",
+        ),
+        (
             {"model_type": "qwen2", "layer_types": ["linear_attention"]},
             "layer type 'linear_attention'",
         ),

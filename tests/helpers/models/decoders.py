@@ -71,6 +71,27 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": _GEMMA3_ROPE,
         },
     ),
+    "qwen3-moe": (
+        "Qwen3Moe",
+        {
+            "head_dim": 24,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": True,
+        },
+    ),
+    "qwen3-moe-mixed": (
+        "Qwen3Moe",
+        {
+            "num_experts": 32,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 16,
+            "mlp_only_layers": [0],
+            "tie_word_embeddings": True,
+        },
+    ),
+    "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "phi": ("Phi", {"num_key_value_heads": 4}),
     "phi3": ("Phi3", {}),
 }
@@ -97,9 +118,16 @@ def made(name: str) -> Any:
 def saved(name: str, folder: Path, dtype: str = "float32", **options: Any) -> Any:
     """A model's folder as `save_pretrained` writes it; the model as it is there."""
     import torch
-    import transformers
 
     made(name).to(getattr(torch, dtype)).save_pretrained(folder, **options)
+    return of_folder(folder)
+
+
+def of_folder(folder: Path) -> Any:
+    """The model of a folder, in f32."""
+    import torch
+    import transformers
+
     kind = transformers.AutoModelForCausalLM
     return kind.from_pretrained(folder, dtype=torch.float32).eval()
 
@@ -109,9 +137,12 @@ def compiled(
     folder: Path,
     phases: tuple[str, ...] = (f"prefill:{CHUNK}", "decode:1,4"),
     ranks: int = 1,
+    stages: int = 1,
 ) -> Bundle:
-    """The bundle to serve of a folder."""
-    return compile_folder(folder, phases, CONTEXT, ranks=ranks)
+    """The bundle to serve of a folder, over `ranks` along tp times `stages`."""
+    sizes = {"tp": ranks, "pp": stages}
+    mesh = {axis: n for axis, n in sizes.items() if n > 1}
+    return compile_folder(folder, phases, CONTEXT, mesh=mesh)
 
 
 def generated(model: Any, prompt: Sequence[int], count: int) -> list[int]:

@@ -45,6 +45,21 @@ from pcp.training.wire.messages import (
     Whereabouts,
 )
 
+PREPARED = Prepared(
+    round=1,
+    epoch=1,
+    digest="0" * 64,
+    loss=1.0,
+    loss_first=1.0,
+    steps=4,
+    tokens=4,
+    bytes_sent=0,
+    bytes_received=0,
+    compute_seconds=1.0,
+    exchange_seconds=0.0,
+)
+"""Of the first round; a test changes what it is about."""
+
 
 class Peer:
     """A worker's connection, and what it was told."""

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from helpers.simulation.run_checks import Violation
+
 from pcp.training.coordinator.events import Lost, Received
 from pcp.training.wire.message import (
     Message,
@@ -27,6 +29,8 @@ from pcp.training.wire.message import (
 from pcp.training.wire.messages import (
     Heartbeat,
     Hello,
+    Stalled,
+    Welcome,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +50,8 @@ class Wire:
     def __init__(self, schedule: "Schedule", node: "Node") -> None:
         self.schedule, self.node = schedule, node
         self.open = True
+        self.island: str | None = None
+        """Of which the worker is a rank, as the shepherd has it."""
         self._run = schedule.run
         self._last = [0.0, 0.0]
         self._deaf = [False, False]
@@ -55,8 +61,20 @@ class Wire:
         """What the shepherd says; it is lost if the connection breaks before."""
         if isinstance(message, Heartbeat):
             return  # a worker here does nothing by it, and none of them is lost
+        if isinstance(message, Welcome):
+            self.island = message.island
+        elif isinstance(message, Stalled):
+            self._check_hangs(message.reason)
         if self.open and not self._loses(TO_WORKER, message):
             self._deliver(TO_WORKER, partial(self.node.receive, self, message))
+
+    def _check_hangs(self, why: str) -> None:
+        """Who is ended hangs, or a rank of its island does."""
+        nodes = [node for node in self.schedule.nodes.values() if node.alive]
+        ranks = [n for n in nodes if n.wire and n.wire.island == self.island]
+        ended = [self.node] if self.island is None else ranks
+        if not any(node.hung or node.frozen for node in ended):
+            raise Violation(f"{self.node.name} is ended and hangs nowhere: {why}")
 
     def to_shepherd(self, message: Message) -> None:
         """What the worker says; now and then it comes twice."""

@@ -1,6 +1,7 @@
 """Groups of a drawn schedule's workers: all members exchange, or none."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from helpers.simulation.run_checks import SEED_DIGEST, Violation, next_digest
@@ -69,7 +70,7 @@ class Group:
             there = self._computed
         elif len(there) == self.size:
             there = self.inner_exchanges.there
-        if node.address not in there:
+        if node.address not in there or self._broken:
             return None
         waits = self._schedule.now - node.at[1]
         late = [rank for rank, a in enumerate(self._members) if a not in there]
@@ -159,14 +160,10 @@ class Group:
         checks.made(after)
         torn = self._torn(members)
         for node, order in members:
-            digest = checks.part(after, node.place)
+            digest = None if node in torn else checks.part(after, node.place)
             node.after(
                 self._schedule.latency() / 4,
-                lambda node=node, order=order, digest=digest: (
-                    self._outcome(node, order, digest)
-                    if node not in torn
-                    else node.fails(order, "a ring is gone")
-                ),
+                partial(self._outcome, node, order, digest),
             )
 
     def _torn(self, members: Sequence[tuple["Node", RoundStart]]) -> list["Node"]:
@@ -182,8 +179,11 @@ class Group:
             if ring * schedule.sizes[node.shape] // cells == node.coordinate
         ]
 
-    def _outcome(self, node: "Node", order: RoundStart, digest: str) -> None:
-        if node.group is self:
+    def _outcome(self, node: "Node", order: RoundStart, digest: str | None) -> None:
+        """A member has this digest, or a ring of it is gone."""
+        if node.group is self and digest is None:
+            node.fails(order, "a ring is gone")
+        elif node.group is self and digest is not None:
             self._schedule.happens("reduced", node)
             if node.alive:
                 node.propose(order, digest)
@@ -195,7 +195,11 @@ class Group:
             self._breaks(f"{gone.name} is gone", at)
 
     def _given_up(self) -> None:
-        if not self._broken:
+        waits = [said for node, _ in self.arrived if (said := self.awaits(node))]
+        if not self._broken and not any(said.ranks for said in waits):
+            # All are at their steps, where one may wait for its own island.
+            self._schedule.after(self._schedule.given_up_seconds, self._given_up)
+        elif not self._broken:
             pairs = zip(self._islands, self._members, strict=True)
             late = {island for island, a in pairs if a not in self._orders}
             self._breaks("it takes too long", *sorted(late))

@@ -341,19 +341,13 @@ class Node(OwnThread):
 
     def fails_inside(self, lost: int) -> None:
         """A rank of its island is no more."""
-        if self._order is not None and self.alive:
+        if self._order is not None and self.alive and not self.hung:
             self._leave()
+            self.enters("waiting")
             order, why = self._order, "a rank of the island is gone"
             self._doing += 1
-            self.send(
-                GroupFailed(
-                    round=order.round,
-                    epoch=order.epoch,
-                    reason=why,
-                    lost=[lost],
-                    inside=True,
-                )
-            )
+            said = GroupFailed(round=order.round, epoch=order.epoch, reason=why)
+            self.send(said.model_copy(update={"lost": [lost], "inside": True}))
 
     def _stepped(self, order: RoundStart, base: str) -> None:
         self.work = (order.round, list(order.lease), base, order.inner_epoch)
@@ -417,6 +411,8 @@ class Node(OwnThread):
 
     def fails(self, order: RoundStart, why: str, *lost: int) -> None:
         """Its group can do nothing any more."""
+        if self.hung:  # in that order still
+            return
         self.enters("waiting")
         self.group = None
         self.begin(0.02, lambda: self._fails(order, why, *lost))

@@ -7,6 +7,7 @@ from typing import Any
 
 from pcp.runtime import Endpoint
 from pcp.runtime.program import devices
+from pcp.runtime.program.piece_rings import PieceExchange, _row
 from pcp.training.trainer.load import load_made
 from pcp.training.wire.messages import (
     Commit,
@@ -17,6 +18,8 @@ from pcp.training.worker.worker import Identity, Worker
 POINTS = ("step", "reduced", "prepared", "committed")
 """In its inner steps, behind its coordinate's exchange, behind its word that it is
 prepared, and when a commit has reached it."""
+RING = "ring"
+"""Among islands of unlike shape: when one of its rings has its sum, and no other."""
 
 
 class Doomed(Worker):
@@ -33,6 +36,22 @@ class Doomed(Worker):
                 self._strike("prepared")
 
         self._runner._send = sending
+        if point == RING:
+            self._arm_rings()
+
+    def _arm_rings(self) -> None:
+        kind: Any = PieceExchange
+        begin = kind.all_reduced_async
+
+        def beginning(exchange: Any, array: Any, *how: Any, **more: Any) -> Any:
+            if self._state.committed == self._round - 1 and len(exchange._reduced) > 1:
+                first = exchange._reduced[0]
+                group, row = exchange._groups[first.ring], _row(array, first.boxes)
+                group.all_reduced_async(row, tag=exchange._name, donate=True).result()
+                self._strike(RING)
+            return begin(exchange, array, *how, **more)
+
+        kind.all_reduced_async = beginning
 
     def armed(self, trainer: Any) -> Any:
         step, outer = trainer.step, trainer.outer

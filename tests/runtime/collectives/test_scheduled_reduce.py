@@ -82,6 +82,8 @@ class Net:
 
 
 class _Group:
+    under_way = ()
+
     def __init__(self, rank, queues):
         self.rank, self.queues = rank, queues
 

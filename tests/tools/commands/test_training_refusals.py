@@ -66,10 +66,19 @@ def test_islands_that_cannot_be_are_one_line(folder, capsys, changes, line):
     assert line in one_line(capsys)
 
 
-def test_a_mesh_for_each_island_leaves_no_number_open(folder, capsys):
-    flags = ["--mesh", "tp=2", "--mesh", "tp=1", "--islands", "3"]
-    assert main(["train", "x.json", *flags]) == 2
-    assert "--mesh is given 2 times, once for each island" in one_line(capsys)
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (
+            "--mesh tp=2 --mesh tp=1 --islands 3",
+            "is given 2 times, once for each island",
+        ),
+        ("--mesh tp=2 --mesh tp=2", "all alike; say --mesh tp=2 --islands 2"),
+    ],
+)
+def test_a_mesh_for_each_island_says_their_number(folder, capsys, flags, line):
+    assert main(["train", "x.json", *flags.split()]) == 2
+    assert line in one_line(capsys)
 
 
 @pytest.mark.parametrize(

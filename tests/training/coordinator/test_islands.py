@@ -16,7 +16,12 @@ from helpers.simulation.struck_islands import POINTS, first_torn
 
 from pcp.training.coordinator.effects import Effect
 from pcp.training.coordinator.island import Island
-from pcp.training.coordinator.island_formation import Rank, form, form_shapes
+from pcp.training.coordinator.island_formation import (
+    Rank,
+    form,
+    form_shapes,
+    larger_islands,
+)
 from pcp.training.coordinator.islands import Islands
 from pcp.training.storage.ledger_state import Progress
 from pcp.training.wire.message import (
@@ -163,6 +168,46 @@ def test_of_which_shape_an_island_is(
     assert said == found
 
 
+@pytest.mark.parametrize(
+    ("waiting", "held", "lacking", "now", "found"),
+    [
+        ("a0", "a1:y0", (1, 0), 0.0, ["0: a1:y0 a0"]),  # a newcomer, and one device
+        ("", "a1:y0 a2:z0", (1, 0), 0.0, ["0: a1:y0 a2:z0"]),  # two lone devices
+        ("b0", "a1:y0", (1, 0), 0.0, []),  # of two hosts: they are to wait long
+        ("a0 a2", "a1:y0", (1, 0), 0.0, ["0: a1:y0 a0"]),
+        ("a0", "a1:y0", (0, 0), 0.0, []),  # the run has all that it is to have
+        ("a0 a2", "", (1, 0), 0.0, []),  # they form one without that
+        ("", "a1:y0", (1, 0), 0.0, []),
+    ],
+)
+def test_smaller_islands_become_a_larger_one(
+    waiting: str, held: str, lacking: tuple[int, int], now: float, found: list[str]
+) -> None:
+    """Shape 0 has two ranks, shape 1, of which `held` are more than needed, one."""
+    free, lone = waiting_ranks(waiting), waiting_ranks(held)
+    for each in lone.values():
+        each.hello = each.hello.model_copy(update={"shape": 1})
+    names = {id(each): text for text, each in (free | lone).items()}
+    ranks = [*free.values()], [*lone.values()]
+    made = larger_islands(*ranks, (2, 1), lacking, now, wait=3.0)
+    said = [f"{one.shape}: {' '.join(names[id(r)] for r in one.ranks)}" for one in made]
+    assert said == found
+
+
+def test_islands_grow_in_drawn_schedules() -> None:
+    """Those that went on smaller are larger again, of a newcomer and of lone ranks."""
+    lines: list[str] = []
+    for seed in range(40):
+        run = Schedule(seed, "alone", 4, 2, 1)
+        run.trace = []
+        run.go()
+        lines += run.trace
+    grown = [line for line in lines if "go on in an island of" in line]
+    whole = [line for line in lines if "tp=4: " in line or "tp=2: " in line]
+    assert len(grown) >= 3
+    assert any("places filled" in line or "are back" in line for line in whole)
+
+
 # Wrong islands, which the schedules must notice.
 
 lost, says = Islands._dissolve, Island.says
@@ -193,9 +238,9 @@ def keeps_the_others(
 @pytest.mark.parametrize(
     ("owner", "name", "mutant", "point", "says"),
     [
-        (Island, "_held", takes_the_newest_part, "committed", "rank 0|stands still"),
-        (Island, "says", speaks_for_all, "prepared", "committed without"),
-        (Islands, "_dissolve", keeps_the_others, "reduced", "stands still"),
+        (Island, "_held", takes_the_newest_part, "committed", "rank 0|hangs nowhere"),
+        (Island, "says", speaks_for_all, "prepared", "committed without|stands"),
+        (Islands, "_dissolve", keeps_the_others, "reduced", "stands still|nowhere"),
     ],
 )
 def test_a_wrong_island_is_noticed(

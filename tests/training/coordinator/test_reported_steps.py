@@ -1,27 +1,13 @@
 """What a step takes is known to a shepherd that did not see it: reports say it."""
 
 from helpers.models.bigram_numpy import BLOCK
-from helpers.simulation.pure_run import Peer, World, a_run, hello
+from helpers.simulation.pure_run import PREPARED, Peer, World, a_run, hello
 from helpers.simulation.run_schedules import program
 
 from pcp.training.coordinator.effects import Append
 from pcp.training.coordinator.events import Compiled, Lost, Received, Tick
 from pcp.training.data.lease_pool import size
-from pcp.training.wire.messages import Heartbeat, Prepared, Whereabouts
-
-PREPARED = Prepared(
-    round=1,
-    epoch=1,
-    digest="0" * 64,
-    loss=1.0,
-    loss_first=1.0,
-    steps=4,
-    tokens=4,
-    bytes_sent=0,
-    bytes_received=0,
-    compute_seconds=1.0,
-    exchange_seconds=0.0,
-)
+from pcp.training.wire.messages import Heartbeat, Whereabouts
 
 
 def test_a_round_that_it_finds_prepared_says_what_a_step_took() -> None:

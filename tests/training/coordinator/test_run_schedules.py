@@ -260,4 +260,4 @@ def test_a_mutant_is_noticed(
     monkeypatch.setattr(owner, name, mutant)
     found = first_violation(range(4000), policy)
     assert found
-    assert says in found
+    assert says in found or "hangs nowhere" in found

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 from helpers.models.bigram_numpy import BLOCK
-from helpers.simulation.pure_run import World, a_run, hello
+from helpers.simulation.pure_run import PREPARED, World, a_run, hello
 from helpers.simulation.run_schedules import program
 from helpers.worlds.training_runs import Watcher
 from helpers.worlds.training_runs import experiment as on_disk
@@ -31,7 +31,7 @@ from pcp.training.coordinator.events import (
     Received,
     Tick,
 )
-from pcp.training.coordinator.roster import UNSEEN, Roster
+from pcp.training.coordinator.roster import UNSEEN, Member, Roster
 from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.coordinator.training_run import TrainingRun
@@ -53,20 +53,6 @@ from pcp.training.wire.operator_messages import (
     Order,
 )
 
-PREPARED = Prepared(
-    round=1,
-    epoch=1,
-    digest="0" * 64,
-    loss=1.0,
-    loss_first=1.0,
-    steps=4,
-    tokens=4,
-    bytes_sent=0,
-    bytes_received=0,
-    compute_seconds=1.0,
-    exchange_seconds=0.0,
-)
-
 
 class Peer:
     """A connection."""
@@ -80,6 +66,13 @@ def joined(run: TrainingRun, name: str) -> Peer:
     run.step(Received(peer, hello(name)), 0.0)
     run.step(Compiled(peer, program("together")), 0.0)
     return peer
+
+
+def holders(run: TrainingRun) -> list[Member]:
+    """All workers, which have said that they hold that state."""
+    for member in run.state.roster:
+        member.committed = 0
+    return list(run.state.roster)
 
 
 def kinds(effects: list[Effect]) -> list[str]:
@@ -187,7 +180,7 @@ def test_the_member_that_most_others_cannot_reach_is_dropped() -> None:
         joined(run, name)
     rounds = run.rounds
     assert rounds is not None
-    rounds.start(list(run.state.roster))
+    rounds.start(holders(run))
     attempt = rounds.attempt
     assert attempt is not None
     attempt.failed_at, attempt.retries = 0.0, 3
@@ -205,7 +198,7 @@ def in_a_round(*names: str) -> tuple[TrainingRun, dict[str, Peer], Rounds]:
         run.step(Received(peer, Ready(round=0, digest="0" * 64)), 0.0)
     rounds = run.rounds
     assert rounds is not None
-    rounds.start(list(run.state.roster))
+    rounds.start(holders(run))
     return run, peers, rounds
 
 
@@ -357,6 +350,7 @@ def test_a_shepherd_that_starts_again_knows_what_a_step_took() -> None:
         back = hello("a").model_copy(update={"bundle": bundle})
         run.step(Received(peer, back), 7.0)
         run.step(Compiled(peer, program("together")), 7.0)
+        run.step(Tick(), 7.0)
         assert run.state.roster["a"].pace.before == known
 
 
@@ -368,7 +362,7 @@ def test_speed_is_that_of_a_first_attempt() -> None:
     joined(run, "b")
     loop, member = run.loop, run.state.roster["a"]
     assert loop is not None
-    loop.rounds.start(list(run.state.roster))
+    loop.rounds.start(holders(run))
     attempt, speeds = loop.rounds.attempt, []
     assert attempt is not None
     for attempt.first, seconds in ((True, 2.0), (False, 0.0)):

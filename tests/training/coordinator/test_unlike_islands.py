@@ -13,7 +13,8 @@ from helpers.cases.tiny_torch import BATCH, BLOCK, RULES, Tiny
 from helpers.models.token_batches import pair
 from helpers.servers.processes import Processes
 from helpers.worlds.communicators import eventually
-from helpers.worlds.training_cluster import crew_member
+from helpers.worlds.island_rank import POINTS, RING
+from helpers.worlds.training_cluster import crew_member, load_bundle
 from helpers.worlds.training_runs import Background, Watcher, checkpoint_of, experiment
 
 import pcp
@@ -27,6 +28,7 @@ from pcp.training.storage import safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.ledger import check, read
 from pcp.training.storage.run_folder import RunFolder
+from pcp.training.storage.snapshots import snapshot_of
 
 torch = pytest.importorskip("torch")
 
@@ -75,10 +77,9 @@ class Run:
         return sorted(len(row["ranks"]) for row in rows)
 
 
-def trained(folder: Path, model: Tiny, meshes: list[str], **keys):
+def trained(folder: Path, model: Tiny, meshes: list[str], count: int = 3, **keys):
     """A complete run of an island of each mesh, its ranks in threads."""
     run = Run(folder, model, meshes, **keys)
-    count = run.exp.devices(0)
     port = run.shepherd.port
     crew = [Background(partial(crew_member, f"w{i}", port)) for i in range(count)]
     saved = run.finish()
@@ -131,7 +132,7 @@ def test_unlike_islands_averaged_in_every_step_are_synchronous_sgd(
 def test_an_island_that_lost_a_device_goes_on_with_the_plan_for_one(
     tmp_path: Path, model: Tiny, processes: Processes
 ) -> None:
-    """Slow: it waits for the lost rank in vain."""
+    """Slow: it waits for the lost rank in vain. With a spare device it grows again."""
     run = Run(tmp_path, model, MESHES, **LONG)
     port, watcher = run.shepherd.port, run.watcher
     crew = [processes.start(RANK, "a", port)]
@@ -143,13 +144,79 @@ def test_an_island_that_lost_a_device_goes_on_with_the_plan_for_one(
         eventually(lambda: watcher.rounds and watcher.rounds[-1].workers == 2, 240)
         watcher.wait_for_round(watcher.rounds[-1].round + 4)
         doomed.kill()  # the second time it is gone already
+    crew.append(processes.start(RANK, "d", port))
+    eventually(lambda: run.shapes() == [1, 2], 240)
+    eventually(lambda: watcher.rounds[-1].workers == 2, 240)
+    watcher.wait_for_round(watcher.rounds[-1].round + 4)
     run.shepherd.interrupt(15)
     run.finish()
     for rank in crew:
         assert rank.wait() == 0
     taken = [r for r in read(run.run.ledger)[0] if r["kind"] == "joined"]
-    assert [r["target"] for r in taken][-1] == "cpu tp=1"
+    assert [r["target"] for r in taken][-2:] == ["cpu tp=1", "cpu tp=2"]
     assert [r.round for r in watcher.rounds] == [*range(1, len(watcher.rounds) + 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [RING, *POINTS])
+def test_a_rank_that_is_killed_takes_its_island_out_and_it_comes_back(
+    tmp_path: Path, model: Tiny, processes: Processes, point: str
+) -> None:
+    """Slow: five processes, two programs. The whole device dies between its rings, a
+    rank of two everywhere else; a commit says that all shapes have the same state."""
+    run = Run(tmp_path, model, MESHES, **LONG)
+    port, watcher = run.shepherd.port, run.watcher
+    struck = (point, 4)
+    crew = [processes.start(RANK, "a", port, *(struck if point == RING else ()))]
+    eventually(lambda: run.shapes() == [1], 240)
+    crew.append(processes.start(RANK, "b", port))
+    crew.append(processes.start(RANK, "c", port, *(struck if point != RING else ())))
+    doomed = crew.pop(0 if point == RING else -1)
+    eventually(lambda: watcher.rounds, 240)
+    assert doomed.wait() == -9
+    watcher.wait_for_round(watcher.rounds[-1].round + 2)
+    alone = [r.round for r in watcher.rounds if r.workers == 1]
+    assert alone
+    assert alone[0] <= 5
+    crew.append(processes.start(RANK, "d", port))
+    eventually(lambda: run.shapes() == [1, 2], 240)
+    eventually(lambda: watcher.rounds[-1].workers == 2, 60)
+    watcher.wait_for_round(watcher.rounds[-1].round + 2)
+    run.shepherd.interrupt(15)
+    run.finish()
+    for rank in crew:
+        assert rank.wait() == 0
+    assert [r.round for r in watcher.rounds] == [*range(1, len(watcher.rounds) + 1)]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_goes_on_over_islands_of_other_shapes(
+    tmp_path: Path, model: Tiny
+) -> None:
+    """Slow: four programs. Unlike, alike, whole, unlike again: the validation loss of
+    a state is that of any shape, and the ledger says that no sample is used twice."""
+    asked(tmp_path, model, MESHES)  # for the file of the rules
+    rules = str(tmp_path / "rules.json")
+    keys = {"tau": 2, "max_epochs": 50, "algorithm": AVERAGE, "optimizer": "sgd"}
+    keys["learning_rate"] = RATE
+    alike = {"mesh": "tp=2", "workers": 2, "sharding": rules}
+    plan = [(MESHES, {}, 3), ([], alike, 4), ([], {"workers": 1}, 1), (MESHES, {}, 3)]
+    whole = asked(tmp_path, model, [], **keys)[1]("cpu")
+    for k, (meshes, more, count) in enumerate(plan):
+        rounds = {"outer_loop_steps": 2 * k + 2}
+        said = trained(tmp_path, model, meshes, count, **keys, **more, **rounds)
+        exp, watcher, saved = said
+        number, loss, _ = watcher.validations[-1]
+        assert number == saved.round == 2 * k + 2
+        trainer, corpus = load_bundle(whole), Corpus(exp, INPUTS)
+        trainer.restore(snapshot_of(saved), 0)
+        batches = range(corpus.validation_batches)
+        found = np.mean([trainer.evaluate(corpus.validation(i)) for i in batches])
+        trainer.close()
+        assert loss == pytest.approx(float(found), abs=1e-6)
+    records = read(tmp_path / "run" / "ledger.jsonl")[0]
+    cut = [(r["round"], r["mesh"]) for r in records if r["kind"] == "recut"]
+    assert cut == [(2, "tp=2"), (4, None), (6, "tp=2 and tp=1")]
 
 
 @pytest.mark.slow

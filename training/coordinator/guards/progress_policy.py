@@ -54,6 +54,8 @@ class ProgressPolicy(RoundPolicy):
         roster = self._run.roster
         for member in roster:
             name, pace, attempt = member.name, member.pace, self.attempt
+            if member.hello.bundle == member.bundle:  # it was loaded before
+                pace.before = self._run.progress.usual_step_seconds
             asked, pace.behind = False, True  # a member of no group waits for none
             if attempt is not None and name in attempt.members:
                 pace.behind = attempt.lags(name, pace.at)
