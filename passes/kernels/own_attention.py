@@ -64,8 +64,11 @@ def _sites(
     bases = [matrix.base for matrix in _operands(found).values()]
     slopes = [r.op for name, r in found.results.items() if name != "y"]
     others = [*found.sums, *(r.op for n, r in found.results.items() if n == "y")]
+    read = [*bases, *([found.d] if found.d else [])]
+    if not all(_is_seen(value, block) for value in read):
+        return None
     first = _after(bases[:3], order)
-    last = max(first, _after([*bases, *([found.d] if found.d else [])], order))
+    last = max(first, _after(read, order))
     if _is_before(first, others, order) and _is_before(last, slopes, order):
         return ops[first], ops[last]
     return None
@@ -103,6 +106,18 @@ def _place(matrix: Matrix, found: Attention, heads: int) -> Where | None:
             return matrix.offset, sequence, head, row
         case _:
             return None
+
+
+def _is_seen(value: ir.Value, block: ir.Block) -> bool:
+    """Whether a block can read a value: it is made there, or in a block around it."""
+    owner = value.owner
+    home = owner if isinstance(owner, ir.Block) else owner.operation.block
+    while block != home:
+        around = block.owner.operation
+        if around.parent is None or around.name == "func.func":
+            return False
+        block = around.block
+    return True
 
 
 def _after(values: Iterable[ir.Value], order: dict[ir.Operation, int]) -> int:
