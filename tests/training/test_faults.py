@@ -102,14 +102,14 @@ def test_a_frozen_worker_is_dropped_and_may_return(tmp_path, processes):
 
 def test_a_shepherd_that_stood_still_takes_nobody_for_dead(tmp_path, monkeypatch):
     """It wakes before its readers do: all heartbeats are still in the sockets."""
-    exp = experiment(tmp_path, outer_loop_steps=12, heartbeat_limit_seconds=0.6)
+    exp = experiment(tmp_path, outer_loop_steps=12, heartbeat_limit_seconds=2.0)
     shepherd, watcher, thread = start_shepherd(exp, workers=2)
     listen, stands = shepherd.hub.next, [2, 6]
 
     def stand_still(timeout):
         if stands and watcher.rounds and watcher.rounds[-1].round >= stands[0]:
             stands.pop(0)
-            time.sleep(1.2)
+            time.sleep(2.6)
             return None
         return listen(timeout)
 

@@ -101,7 +101,7 @@ func.func @main({", ".join(ports)},
 
 
 def test_why_stages_are_impossible(model: Path, cluster: Path, capsys) -> None:
-    """There are no microbatches of an extremum over the batch."""
+    """There are no several microbatches of an extremum over the batch."""
     text = _layers("w", "v")
     model.write_text(text.replace("stablehlo.add", "stablehlo.maximum"))
     argv = ["plan", str(model), "--cluster", str(cluster), "--mode", "forward"]
@@ -110,14 +110,19 @@ def test_why_stages_are_impossible(model: Path, cluster: Path, capsys) -> None:
     line = 1 + next(i for i, s in enumerate(text.splitlines()) if "reduce(" in s)
     where = f"{model}:{line}:"
     found = [row for row in rows if row.startswith("pp=2")]
-    assert found
-    for why in found:
+    whole = [row for row in found if "microbatches=1 " in row]
+    assert whole
+    assert len(found) > len(whole)
+    assert "impossible" not in "".join(whole)
+    for why in set(found) - set(whole):
         assert f": impossible: {where}" in why
         assert "microbatches do not separate here: it takes an extremum" in why
+    key = '%k: tensor<2xui32> {pcp.role = "key", pcp.name = "noise"}, %h0:'
+    model.write_text(text.replace("%h0:", key))
     assert main([*argv, "--mesh", "pp=2"]) == 1
     error = capsys.readouterr().err
     assert "no layout of these plans is possible\npp=2 " in error
-    assert f": {where}" in error
+    assert "has key 'noise'" in error
 
 
 def _pipeline_cluster(path: Path) -> None:

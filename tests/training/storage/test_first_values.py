@@ -56,7 +56,7 @@ def test_a_run_keeps_it_under_its_digest(exp: Any, tmp_path: Path) -> None:
 
 def test_what_lacks_or_is_another_is_said(exp: Any) -> None:
     other = BASE.model_copy(update={"name": "bas"})
-    with pytest.raises(ConfigError, match=r"brings 'bas'.*Did you mean 'base'"):
+    with pytest.raises(ConfigError, match=r"'bas' is frozen.*Did you mean 'base'"):
         first_values.check(exp, [other])
     longer = BASE.model_copy(update={"shape": (4,)})
     with pytest.raises(ConfigError, match=r"base is bfloat16 \[3\].*\[4\]"):
