@@ -67,7 +67,7 @@ def test_a_killed_worker_costs_its_share_and_nothing_else(tmp_path, processes, d
 
 
 def test_a_worker_that_comes_back_takes_part_in_the_next_round(tmp_path, processes):
-    exp = experiment(tmp_path, outer_loop_steps=4000)
+    exp = experiment(tmp_path, outer_loop_steps=4000, max_epochs=200)
     shepherd, watcher, thread = start_shepherd(exp, workers=2)
     crew = [processes.start(WORKER, name, shepherd.port, 0.03) for name in ("a", "b")]
     watcher.wait_for_round(3)
@@ -84,7 +84,9 @@ def test_a_worker_that_comes_back_takes_part_in_the_next_round(tmp_path, process
 
 
 def test_a_frozen_worker_is_dropped_and_may_return(tmp_path, processes):
-    exp = experiment(tmp_path, outer_loop_steps=4000, heartbeat_limit_seconds=1.0)
+    exp = experiment(
+        tmp_path, outer_loop_steps=4000, max_epochs=200, heartbeat_limit_seconds=1.0
+    )
     shepherd, watcher, thread = start_shepherd(exp, workers=2)
     crew = [processes.start(WORKER, name, shepherd.port, 0.03) for name in ("a", "b")]
     watcher.wait_for_round(3)

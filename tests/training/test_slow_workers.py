@@ -79,7 +79,9 @@ def test_slow_workers_get_fewer_steps(tmp_path):
 
 def test_a_worker_that_was_left_out_takes_part_again(tmp_path):
     """It drops the steps it made for nothing, and all agree on the state again."""
-    exp = experiment(tmp_path, outer_loop_steps=4000, quorum=1, grace_seconds=0.2)
+    exp = experiment(
+        tmp_path, outer_loop_steps=4000, max_epochs=200, quorum=1, grace_seconds=0.2
+    )
     shepherd, watcher, thread = start_shepherd(exp, workers=2)
     slow = {"pause": 0.3}
     crew = [

@@ -23,7 +23,8 @@ def main(folder: str, where: str, number: str, port: str, rounds: str) -> None:
     """Stand by and lead, until the run is over."""
     own = Path(folder)
     own.mkdir(parents=True, exist_ok=True)
-    exp = experiment(own.parent, outer_loop_steps=int(rounds), checkpoint_every=10**6)
+    keys = {"outer_loop_steps": int(rounds), "max_epochs": 100}  # enough data for all
+    exp = experiment(own.parent, checkpoint_every=10**6, **keys)
     run = RunFolder.at(own / "run", exp)
 
     def log(text: str) -> None:

@@ -178,7 +178,7 @@ def test_a_source_that_says_nothing_is_left_at_once(tmp_path, monkeypatch):
             raise Timeout("nothing came")
         return fetch_snapshot(source, *args, **more)
 
-    exp = experiment(tmp_path, outer_loop_steps=4000)
+    exp = experiment(tmp_path, outer_loop_steps=4000, max_epochs=200)
     shepherd, watcher, thread = start_shepherd(exp, workers=2)
     crew = [start_worker(shepherd.port, f"w{i}", pause=0.02) for i in range(2)]
     watcher.wait_for_round(2)
