@@ -29,7 +29,8 @@ def in_and_among_operations(frames: int, seed: int) -> None:
     threads = threading.active_count()
     with frame_fuzzer.watched() as tally, resident_growth(192 * MIB):
         frame_fuzzer.fuzz_operations(frames - 1000, seed, tally)
-        with traced(peak=64 * MIB, kept=4 * MIB):
+        # Calls that failed, and what a compiled loop held for them, go as garbage does.
+        with traced(peak=72 * MIB, kept=4 * MIB):
             frame_fuzzer.fuzz_operations(1000, seed + 1, tally, at_once=2)
         assert tally.frames >= frames
         # Neither an empty test nor one whose frames are all taken for noise.
