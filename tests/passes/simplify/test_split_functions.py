@@ -34,7 +34,7 @@ func.func @main({ports}, %t0: tensor<f32> {{pcp.name = "x", pcp.role = "data"}})
 }}"""
 
 
-#: An optimizer, and how many results a part has at most. Each compiles for four seconds.
+#: An optimizer, and how many results a part has at most; a case compiles for 4 s.
 CASES = [
     ("adamw{lr=0.1,weight_decay=0.1,clip_norm=1.0}", 6),
     *(
