@@ -38,7 +38,7 @@ def _plain(value: Any) -> Any:
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain, check_circular=False)
 
 
-class Facts(dict[str, Any]):
+class FixedDescriptor(dict[str, Any]):
     """A descriptor that never changes: all calls alike share it, and its bytes."""
 
     @cached_property
@@ -55,7 +55,7 @@ class Facts(dict[str, Any]):
 
 def written(descriptor: dict[str, Any]) -> bytes:
     """The JSON bytes of a descriptor."""
-    if isinstance(descriptor, Facts):
+    if isinstance(descriptor, FixedDescriptor):
         return descriptor.written
     return _ENCODER.encode(descriptor).encode()
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError, UsageError
-from pcp.runtime.collectives.descriptor import Facts
+from pcp.runtime.collectives.descriptor import FixedDescriptor
 from pcp.runtime.memory.dtypes import name_of
 
 
@@ -20,13 +20,15 @@ def facts_of(kind: str, array: NDArray, **more: Any) -> dict[str, Any]:
 
 
 @lru_cache(1024)
-def facts_of_sum(kind: str, dtype: np.dtype, shape: tuple[int, ...], op: str) -> Facts:
+def facts_of_sum(
+    kind: str, dtype: np.dtype, shape: tuple[int, ...], op: str
+) -> FixedDescriptor:
     """As `facts_of`, of a reduction without other facts; the same for calls alike.
 
     `op` is the name of a reduction: numbers of other types that are equal, and are
     written in other bytes, are never among these arguments.
     """
-    return Facts(kind=kind, dtype=name_of(dtype), shape=list(shape), op=op)
+    return FixedDescriptor(kind=kind, dtype=name_of(dtype), shape=list(shape), op=op)
 
 
 def check_peer(rank: int, world_size: int, peer: int, what: str) -> None:
