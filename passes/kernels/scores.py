@@ -13,11 +13,11 @@ import numpy as np
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
-from pcp.passes.analysis.loops import invariant
 from pcp.passes.core import fold
 from pcp.passes.core.constants import splat
 from pcp.passes.core.elementwise import body_kind
 from pcp.passes.core.rewriting import defining, ints
+from pcp.passes.core.walk import block_of
 from pcp.passes.kernels.views import (
     Over,
     Steps,
@@ -279,7 +279,9 @@ def _settled(value: ir.Value) -> ir.Value:
         if loop is None or loop.operation.name != "stablehlo.while":
             break
         index = ir.BlockArgument(value).arg_number
-        if not invariant(loop.operation)[index]:
+        body = block_of(loop.operation, 1)
+        *_, end = body.operations
+        if end.operands[index] != body.arguments[index]:
             break
         value = loop.operation.operands[index]
     return value
