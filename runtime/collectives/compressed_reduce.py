@@ -264,6 +264,8 @@ class CompressedReduce(Operation):
             self._out[part] = total
             return
         wire = self._codec.encode(total, self._seed(part))
+        if np.may_share_memory(wire, total):
+            wire = wire.copy()  # it is sent when `total` is another sum's memory
         self._decode_into(part, wire)
         if self._memory is not None:
             with np.errstate(all="ignore"):
