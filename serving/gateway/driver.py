@@ -168,7 +168,7 @@ class Driver:
             self._do(Draining())
 
     async def close(self) -> None:
-        """End all answers, and release the engine. A second call waits for the first."""
+        """End all answers, release the engine. A second call waits for the first."""
         if self._closed is None:
             self._closed = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closed)
