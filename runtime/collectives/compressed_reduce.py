@@ -69,8 +69,12 @@ class OperationFeedback:
         before = feedback.take(spec.tag, count)
         return cls(feedback, spec.tag, before, np.zeros(count, np.float32))
 
-    def keep(self, part: slice, dropped: F32) -> None:
-        """Keep the rounding error of a part; where it is not finite, zero."""
+    def keep(self, part: slice, exact: F32, sent: F32, times: float = 1) -> None:
+        """Keep `times` the rounding error of a part; where it is not finite, zero."""
+        with np.errstate(all="ignore"):
+            dropped = exact - sent
+            if times != 1:
+                dropped *= np.float32(times)
         self.after[part] = np.where(np.isfinite(dropped), dropped, np.float32(0))
 
 
@@ -215,14 +219,15 @@ class CompressedReduce(Operation):
         values = self._contribution(part)
         wire = self._codec.encode(values, self._seed(part))
         if self._memory is not None:
-            self._memory.keep(part, values - self._decode(wire, part))
+            self._memory.keep(part, values, self._decode(wire, part))
         self.send_data(peer, 0, whose.offsets[index], wire.data)
 
     def _contribution(self, part: slice) -> F32:
         """This member's operand with its residual; codecs leave it as it is."""
         if self._memory is None:
             return self._source[part]
-        return self._source[part] + self._memory.before[part]
+        with np.errstate(all="ignore"):
+            return self._source[part] + self._memory.before[part]
 
     # Sums.
 
@@ -260,12 +265,10 @@ class CompressedReduce(Operation):
             return
         wire = self._codec.encode(total, self._seed(part))
         if np.may_share_memory(wire, total):
-            wire = wire.copy()  # it is sent when `total` is another sum's memory
+            wire = wire.copy()  # the decoded sum takes its place
         self._decode_into(part, wire)
         if self._memory is not None:
-            with np.errstate(all="ignore"):
-                dropped = (total - self._out[part]) * self._divisor
-            self._memory.keep(part, dropped)
+            self._memory.keep(part, total, self._out[part], float(self._divisor))
         for peer in self.peers:
             self.send_data(peer, 1, place.start, wire.data)
 

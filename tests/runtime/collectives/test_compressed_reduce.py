@@ -68,6 +68,22 @@ def test_a_codec_may_give_the_memory_of_the_values() -> None:
     assert all(np.array_equal(out, xs[0] + xs[1]) for out in outs)
 
 
+@pytest.mark.filterwarnings("error")
+def test_feedback_of_what_is_not_finite_warns_of_nothing() -> None:
+    """A warning that is an error would be one of the loop, which all calls share."""
+    xs = [np.full(512, value, np.float32) for value in (np.inf, 3e38)]
+    held = [ErrorFeedback(), ErrorFeedback()]
+    with World(2) as world:
+        for _ in range(2):
+            outs = world.each(
+                lambda r: world.comms[r].all_reduce(
+                    xs[r].copy(), compression="fp16", feedback=held[r]
+                )
+            )
+            assert all(np.isinf(out).all() for out in outs)
+    assert not any(one.state()[""].any() for one in held)
+
+
 @pytest.mark.parametrize("name", CODECS)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_feedback_conserves_and_members_agree(name: str, size: int) -> None:
