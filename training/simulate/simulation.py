@@ -71,6 +71,9 @@ from pcp.training.wire.messages import (
 )
 
 _JITTER_FLOOR = 0.2
+_TICK_SECONDS, _TICK_SECONDS_OF_WORKER = 0.02, 5e-5
+"""Seconds between two ticks of a round under way, and for each worker: a tick looks at
+all of them, and takes a shepherd so long."""
 _TOGETHER = 1e-4
 """Events within so many seconds are of one moment."""
 
@@ -106,6 +109,8 @@ class ModelledNetwork:
         """The tokens of a sample of the program."""
         self.groups: dict[int, ModelledGroup] = {}
         self._numbers, self._heard = count(), -math.inf
+        self._ticked = -math.inf
+        self._pause = max(_TICK_SECONDS, world.workers * _TICK_SECONDS_OF_WORKER)
         self._queue: list[tuple[float, int, Callable[[], Event | None]]] = []
         for index in range(world.workers):
             factor = max(_JITTER_FLOOR, self.rng.gauss(1.0, world.spread))
@@ -147,11 +152,13 @@ class ModelledNetwork:
         if isinstance(answer, Proved):  # the next round begins at once
             yield from self.happened(run, Tick(), program)
 
-    def moment(self, roster: Roster) -> Iterator[Event]:
+    def moment(self, run: TrainingRun) -> Iterator[Event]:
         """Events until none more comes for a moment, and then a tick.
 
-        Time passes until the next event, at most for an idle moment.
+        Time passes until the next event, at most for an idle moment. While a round is
+        under way ticks have a pause between them.
         """
+        roster = run.state.roster
         until, happened = self.now + self._idle, False
         while self._queue and self._queue[0][0] <= until:
             at, _, act = heapq.heappop(self._queue)
@@ -163,7 +170,10 @@ class ModelledNetwork:
         if not happened:
             self.now = until
             self._hear(roster)
-        yield Tick()
+        busy = run.rounds is not None and run.rounds.attempt is not None
+        if not busy or self.now - self._ticked >= self._pause:
+            self._ticked = self.now
+            yield Tick()
 
     def group(self, order: RoundStart) -> "ModelledGroup":
         """The members of an attempt."""
@@ -353,12 +363,18 @@ class Figures:
 
 
 def simulate(
-    experiment: Experiment, bundle: bytes, world: World, rounds: int, seed: int = 0
+    experiment: Experiment,
+    bundle: bytes,
+    world: World,
+    rounds: int,
+    seed: int = 0,
+    *,
+    told: Callable[[Round], None] = lambda _: None,
 ) -> Figures:
     """Run `rounds` rounds of an experiment in a modelled world.
 
-    `bundle` has the model's shapes; `StateMismatch` when the run commits no more
-    rounds.
+    `bundle` has the model's shapes; `told` gets each round that is committed.
+    `StateMismatch` when the run commits no more rounds.
     """
     steps = rounds * world.workers * experiment.tau
     run = experiment.model_copy(
@@ -383,19 +399,24 @@ def simulate(
     )
     program = Artifacts(lambda target: bundle, run).program("cpu")
     model.sample_tokens = tokens_of_sample(data_inputs(program.manifest))
-    return _until(model, TrainingRun(state), program, rounds)
+    return _until(model, TrainingRun(state), program, rounds, told)
 
 
 def _until(
-    model: ModelledNetwork, run: TrainingRun, program: Program, rounds: int
+    model: ModelledNetwork,
+    run: TrainingRun,
+    program: Program,
+    rounds: int,
+    told: Callable[[Round], None],
 ) -> Figures:
     """Step the run until the rounds are done."""
     began, moved, records = None, 0.0, list[Round]()
     limit = _stall_seconds(model.world, run.state.experiment)
     while len(records) < rounds:
-        for event in model.moment(run.state.roster):
+        for event in model.moment(run):
             for record in model.happened(run, event, program):
                 records.append(record)
+                told(record)
                 moved = model.now
         if began is None and run.rounds is not None and run.rounds.attempt:
             began = model.now
