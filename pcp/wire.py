@@ -5,6 +5,11 @@ EAGER_BYTES = 32 << 10
 
 So small sums go to every member at once, without a ring.
 """
+FAR_SECONDS = 0.005
+"""Members with a longer round trip are far.
+
+A message to them takes longer than copying what it announces.
+"""
 FEW_MEMBERS = 16
 """Up to so many members each tells all others of an operation and of its vote.
 

@@ -85,7 +85,9 @@ class AllReduce(Tagged[NDArray]):
             return _compressed(context, facts, timeout, part, spec, chunks, True)
         if algorithm is not None:
             facts |= {"algorithm": algorithm}
-        choice = algorithm or declared(array.nbytes, size)
+        choice = algorithm or declared(array.nbytes, size, context.distance)
+        if choice != declared(array.nbytes, size):
+            facts |= {"algorithm": choice}  # members that know another distance differ
         if choice not in DIRECT and (plan := by_name(choice, size, context.rank)).moves:
             chunks = bounds(array.size, plan.chunks)
             return ScheduledReduce(context.peers, facts, timeout, part, plan, chunks)
@@ -124,7 +126,8 @@ class AllReduced(AllReduce):
         array = checked(self.array, self.name)
         shared_scratch, size = context.shared_scratch, context.world_size
         chosen = spec is not None or self.algorithm is not None
-        along_the_ring = declared(array.nbytes, size) == "ring"
+        choice = declared(array.nbytes, size, context.distance)
+        along_the_ring = choice == "ring"
         zero_copy = along_the_ring and not chosen and array.nbytes >= SMALLEST
         if shared_scratch is None or not shared_scratch.possible or not zero_copy:
             target = self._target(array, context)

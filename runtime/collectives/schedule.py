@@ -183,14 +183,18 @@ def _rounds(plan: Schedule) -> int:
 
 
 def _halving_doubling(members: int) -> Iterator[Transfer]:
-    # Each member holds sums of `held` chunks from its own on, round the members' circle.
+    # Each member holds sums of `held` chunks from its own on, on the circle of all.
     which, held, history = 0, members, list[tuple[int, int]]()
     while held > 1:
         less = (held + 1) // 2
         history.append((less, held))
+        # The middle one of an odd number got nothing: it is no sum, but an own value.
+        sums = held - less - (which == 1 and members % 2)
         for rank in range(members):
             to = (rank + less) % members
-            yield from _arc(members, (which, rank, to), to, held - less, True)
+            yield from _arc(members, (which, rank, to), to, sums, True)
+            own = (to + sums) % members
+            yield from _arc(members, (which, rank, to), own, held - less - sums, True)
         which, held = which + 1, less
     for less, held in reversed(history):
         for rank in range(members):
@@ -207,7 +211,8 @@ def _arc(
     `where` is the round, the source and the destination.
     """
     last = first + count
-    yield Transfer(*where, first, min(last, members), reduce)
+    if count:
+        yield Transfer(*where, first, min(last, members), reduce)
     if last > members:
         yield Transfer(*where, 0, last - members, reduce)
 
@@ -339,6 +344,8 @@ def _origins(own: Sequence[Transfer], rank: int) -> list[tuple[int, ...]]:
     for index, t in enumerate(own):
         waits = t.src == rank or t.reduce
         found = {latest[c] for c in _chunks(t) if waits and c in latest}
+        if found and not all(c in latest for c in _chunks(t)):
+            raise ValueError(f"{t}: some of it are sums and some are own values")
         origins.append(tuple(sorted(found)))
         if t.dst == rank:
             latest |= dict.fromkeys(_chunks(t), index)

@@ -8,6 +8,7 @@ import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Self
 
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from pcp.runtime.collectives.call import Call, Seconds, seconds
 from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.pending import Pending
+from pcp.runtime.collectives.reduction import Distance
 from pcp.runtime.collectives.shared_scratch import SharedScratch
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.communicator.collective_methods import Collectives, delegated
@@ -133,6 +135,23 @@ class GroupCommunicator(Collectives):
     def ring_history(self) -> list[RingRecord]:
         """Every ring order that was set, by time: a replay needs it."""
         return list(self._ring_state.history)
+
+    @property
+    def distance(self) -> Distance | None:
+        """The distance of the members by which reductions choose their schedule.
+
+        None: near. All members have to be told the same, between two operations.
+        """
+        return self._context.distance
+
+    @distance.setter
+    def distance(self, distance: Distance | None) -> None:
+        self._context = replace(self._context, distance=distance)
+
+    @property
+    def measured_round_trip(self) -> float:
+        """The mean round trip (s) to the peers when their links were made."""
+        return self._group.measured_round_trip
 
     # The state that its members share.
 

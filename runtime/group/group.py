@@ -44,6 +44,7 @@ from pcp.runtime.transport.frame import (
 from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.shared_memory import SharedLink
 from pcp.runtime.transport.tcp import TcpLink
+from pcp.wire import FAR_SECONDS
 
 _NEAR_PAYLOAD = 1 << 20
 """The most bytes of a payload of a sum, whose result goes on after its checksum."""
@@ -83,6 +84,8 @@ class Group:
         self._faults = faults
         self._ranks: dict[Link, int] = {}
         self._table = OperationTable(self)
+        self._trips: dict[int, float] = {}
+        """The round trip (s) to each peer when its link was made."""
         self._far: set[int] = set()
         self._ahead: Counter[int] = Counter()
         """Bytes that each peer may keep as unexpected frames, by `charge`."""
@@ -121,10 +124,16 @@ class Group:
         self._on_one_machine = self.world_size <= _PROCESSORS and all(
             isinstance(link, SharedLink) for link in self.links.values()
         )
-        if link.distant:
+        self._trips[rank] = trip = link.round_trip
+        if trip >= FAR_SECONDS:
             self._far.add(rank)
         self.health.admit(rank)
         self._failure_detector.start()
+
+    @property
+    def measured_round_trip(self) -> float:
+        """The mean round trip (s) to the peers; 0.0 without peers."""
+        return sum(self._trips.values()) / max(1, len(self._trips))
 
     # Starting operations.
 

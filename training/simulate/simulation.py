@@ -4,10 +4,9 @@
 clock, against workers of which only the times are modelled:
 
     inner steps    steps x seconds a step, spread over workers, noisy in time
-    exchange       a ring all-reduce: 2 (M-1)/M bytes over the bandwidth, and
-                   2 (M-1) one-way trips; a round trip for each collective, to open
-                   it and to vote; once a round or in every step, after the inner
-                   steps or beside them
+    exchange       the schedule of a run (`pcp.training.simulate.network_model`); the
+                   workers say how far they are, and the shepherd orders; once a
+                   round or in every step, after the inner steps or beside them
     joining        a state's bytes over the bandwidth, and two round trips
     deaths         exponential, at a rate a worker; a new process comes after
                    a pause; a machine that falls silent is noticed by heartbeats
@@ -27,6 +26,7 @@ from statistics import median
 from typing import Any
 
 from pcp.errors import StateMismatch
+from pcp.runtime.collectives.reduction import Distance
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.effects import (
     Compile,
@@ -71,6 +71,7 @@ from pcp.training.wire.messages import (
 )
 
 _JITTER_FLOOR = 0.2
+_NEAR = Distance(0.0)
 _TICK_SECONDS, _TICK_SECONDS_OF_WORKER = 0.02, 5e-5
 """Seconds between two ticks of a round under way, and for each worker: a tick looks at
 all of them, and takes a shepherd so long."""
@@ -276,8 +277,9 @@ class ModelledWorker:
             group.waited_for.discard(self.name)
             group.done.append(self)
             if not group.waited_for:
+                far = Distance(*order.distance) if order.distance else _NEAR
                 seconds = self._model.world.waited_seconds(
-                    len(group.done), order.steps, self._seconds
+                    len(group.done), order.steps, self._seconds, far
                 )
                 for member in group.done:
                     member._later(seconds, lambda m=member: m._prepared(order, seconds))
@@ -302,6 +304,7 @@ class ModelledWorker:
                 bytes_received=sent,
                 compute_seconds=self._seconds,
                 exchange_seconds=seconds,
+                round_trip=self._model.world.round_trip,
             )
         )
 
@@ -317,6 +320,7 @@ class ModelledWorker:
             backend="cpu",
             device="modelled",
             address=self.name,
+            round_trip=world.round_trip,
         )
         return Received(self.wire, hello)
 

@@ -97,6 +97,8 @@ class Prepared(Message, frozen=True):
     learning_rate: Finite | None = None
     spoiled: list[Name] = Field(default_factory=list, max_length=3)
     """The first three tensors of the result that have a number that is not finite."""
+    round_trip: Seconds = 0.0
+    """The mean round trip to the other members of its group."""
     disputes: bool = False
     """The result of rank 0 differs from this member's by more than rounding."""
 
@@ -135,6 +137,8 @@ class Hello(Message, frozen=True):
     coordinate: Count | None = None
     shape: Count = 0
     data: Digest | None = None
+    round_trip: Seconds = 0.0
+    """The round trip from the worker to the shepherd."""
 
 
 class Expects(Message, frozen=True):
@@ -256,6 +260,8 @@ class RoundStart(Message, frozen=True):
     inner_epoch: Count = 0
     shapes: list[Count] = Field(default_factory=list, max_length=10_000)
     """The shapes of unlike islands; `members` are then all ranks of all islands."""
+    distance: tuple[Seconds, Seconds] | None = None
+    """The members' round trip, and bytes a second of one; None: they are near."""
     term: Count = 0
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault
 from pcp.mesh import WORKERS
 from pcp.runtime import fetch_snapshot
+from pcp.runtime.collectives.reduction import Distance
 from pcp.runtime.program.piece_rings import PieceRings
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.safetensors_io import Arrays
@@ -146,10 +147,14 @@ class RoundGroup:
         """The communicator of the order's epoch; its members share one state."""
         self._steps.form(order, order.inner_epoch, self.timeout)
         if self._comm is not None and self._comm.epoch == order.epoch:
+            if not order.shapes:
+                self._comm.distance = order.distance and Distance(*order.distance)
             return self._comm
         self._leave()
         comm = self._formed(order)
         comm.timeout = self.timeout
+        if not order.shapes:  # else its rings are small
+            comm.distance = order.distance and Distance(*order.distance)
         self._comm, self._counted = comm, (0, 0)
         self._outside.form(order, order.epoch, self.timeout)
         state, before = self._state, order.round - 1
@@ -204,6 +209,11 @@ class RoundGroup:
             partial(shapes.owned_along, place=me, present=present),
             partial(shapes.put, place=me),
         )
+
+    @property
+    def round_trip(self) -> float:
+        """The mean round trip (s) to the members of the round's group."""
+        return getattr(self._comm, "measured_round_trip", 0.0)
 
     def moved_bytes(self) -> tuple[int, int]:
         """Bytes that were sent and received since the last call."""
