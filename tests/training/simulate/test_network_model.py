@@ -53,7 +53,9 @@ def test_what_a_worker_sends_is_what_its_collectives_say(collectives, plan, sent
     world = World.of(_manifest(*collectives, plan=plan), **TOLD)
     assert world.sent_bytes(4) == sent
     trips = (1 if world.pairs else 3) + len(collectives) + 1
-    assert world.exchange_seconds(4, Distance(0.0)) == pytest.approx(sent / 1e6 + trips * 0.1)
+    assert world.exchange_seconds(4, Distance(0.0)) == pytest.approx(
+        sent / 1e6 + trips * 0.1
+    )
     assert world.exchange_seconds(1) == 0
 
 
