@@ -40,7 +40,9 @@ demo-serve: $(VENV)/.dev ## train a small Llama, serve it on two ranks, chat wit
 
 test: $(VENV)/.dev ## lint, lit and unit tests (TESTERS=3 processes, for 2 cores; the second time compiles nothing)
 	$(BIN)/ruff check .
-	$(BIN)/lit -q lit_tests
+	@# Beside lit, one process imports all tests: else each tester compiles that Python.
+	$(BIN)/python -m pytest --collect-only -qq > $(VENV)/collected & \
+	  $(BIN)/lit -q lit_tests && wait $$! || { wait; tail $(VENV)/collected; exit 1; }
 	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal
 
 test-full: $(VENV)/.dev ## the same with the slow, exhaustive suites

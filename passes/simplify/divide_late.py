@@ -41,7 +41,7 @@ class DivideLate(Pass):
     """Divide a product by the sums of its left or right operand's exponentials.
 
     For softmax(x) · v in f32 or f64, where nothing else uses the quotient and the
-    product is smaller than it. Only where the row's maximum was subtracted, so that no
+    product is no larger. Only where the row's maximum was subtracted, so that no
     sum is larger than the row is long. What is subtracted is one number for the row and
     cancels: derivatives stop there. Results differ in the last places. Before, after:
 
@@ -91,7 +91,7 @@ def _softmax(op: ir.Operation, side: int) -> Softmax | None:
     if element != hlo.element_type(op.result) or "algorithm" in op.attributes:
         return None
     contracted = _contracted(op, side)
-    if len(contracted) != 1 or hlo.size(op.result) >= hlo.size(operand):
+    if len(contracted) != 1 or hlo.size(op.result) > hlo.size(operand):
         return None
     quotient = _behind_reshapes(operand)
     if quotient is None or not _used_once(quotient):
@@ -256,11 +256,25 @@ def _is_shifted(value: ir.Value, dim: int) -> bool:
     x, shift = shifted.operands
     largest = any(
         len(op.operands) == 2
-        and op.operands[0] == x
+        and _unmoved(op.operands[0]) == _unmoved(x)
         and body_kind(op.regions[0].blocks[0]) == "maximum"
         for op in _reductions_behind(shift)
     )
     return largest and _is_same_along(shift, dim)
+
+
+def _unmoved(value: ir.Value) -> ir.Value:
+    """What it was before its dimensions, or those of one element, were moved."""
+    while (op := defining(value)) is not None:
+        if op.name == "stablehlo.reshape":
+            shapes = (hlo.shape_of(v) for v in (op.operands[0], op.result))
+            before, after = ([n for n in shape if n != 1] for shape in shapes)
+            if before != after:
+                break
+        elif op.name != "stablehlo.transpose":
+            break
+        value = op.operands[0]
+    return value
 
 
 def _reductions_behind(value: ir.Value) -> Iterator[ir.Operation]:

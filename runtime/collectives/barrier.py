@@ -11,7 +11,10 @@ from functools import partial
 
 from pcp.errors import RuntimeFault
 from pcp.runtime.collectives.agreement import many
+from pcp.runtime.collectives.descriptor import FixedDescriptor
 from pcp.runtime.collectives.operation import Operation
+
+_DESCRIPTOR = FixedDescriptor(kind="barrier")
 
 
 class Barrier(Operation):
@@ -27,7 +30,7 @@ class Barrier(Operation):
     def __init__(
         self, peers: Sequence[int], timeout: float, *, pairs: bool = True
     ) -> None:
-        super().__init__(peers, {"kind": "barrier"}, timeout)
+        super().__init__(peers, _DESCRIPTOR, timeout)
         self.votes = many(peers)
         self._pairs = pairs
         self._behind: set[Operation] = set()

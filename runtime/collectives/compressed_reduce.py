@@ -21,6 +21,8 @@ rounding error goes into the residual times that number, so that a residual is a
 in units of an input.
 """
 
+import itertools
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,7 +80,7 @@ class Range:
     def __init__(self, start: int, stop: int, codec: Codec) -> None:
         self.segments = [slice(*piece) for piece in pieces(start, stop, SEGMENT)]
         sizes = [codec.wire_bytes(s.stop - s.start) for s in self.segments]
-        self.offsets = np.cumsum([0, *sizes]).tolist()
+        self.offsets = [0, *itertools.accumulate(sizes)]
 
     def empty(self) -> U8:
         """Memory for the bytes of all segments."""
@@ -128,7 +130,7 @@ class CompressedReduce(Operation):
                 self._inbox[1, peer] = self._ranges[peer].empty()
         self._next = dict.fromkeys(self._inbox, 0)
         self._added = 0
-        self._to_encode = self._outgoing()
+        self._to_encode = deque(self._outgoing())
         self._busy = True
         """Whether contributions or a sum are still to be encoded."""
 
@@ -197,13 +199,17 @@ class CompressedReduce(Operation):
     def _encode_next(self) -> None:
         if self.over:
             return
-        target = next(self._to_encode, None)
-        if target is None:
-            self._busy = False
-            self._add_up()
-            self._was_sent()
+        if self._to_encode:
+            self._encode(*self._to_encode.popleft())
+        if self._to_encode:
+            self.group.later(0.0, self._encode_next)
             return
-        peer, index = target
+        self._busy = False
+        self._add_up()
+        self._was_sent()
+
+    def _encode(self, peer: int, index: int) -> None:
+        """Send a segment of the operand to its owner."""
         whose = self._ranges[peer]
         part = whose.segments[index]
         values = self._contribution(part)
@@ -211,7 +217,6 @@ class CompressedReduce(Operation):
         if self._memory is not None:
             self._memory.keep(part, values - self._decode(wire, part))
         self.send_data(peer, 0, whose.offsets[index], wire.data)
-        self.group.later(0.0, self._encode_next)
 
     def _contribution(self, part: slice) -> F32:
         """This member's operand with its residual; codecs leave it as it is."""
@@ -245,8 +250,16 @@ class CompressedReduce(Operation):
 
     def _add_segment(self, index: int) -> None:
         part = self._mine.segments[index]
+        count = part.stop - part.start
+        # Fresh memory for each segment costs more than adding it up.
+        both = self._pool.take(2 * count, np.dtype(np.float32))
+        self._add_in(index, part, both[:count], both[count:])
+        self._pool.give(both)
+
+    def _add_in(self, index: int, part: slice, total: F32, one: F32) -> None:
+        """Reduce a segment in `total`; `one` is room for a contribution."""
         place = self._mine.place(index)
-        total = self._total(part, place)
+        self._total(part, place, total, one)
         if not self._gather:
             self._out[part] = total
             return
@@ -259,23 +272,27 @@ class CompressedReduce(Operation):
         for peer in self.peers:
             self.send_data(peer, 1, place.start, wire.data)
 
-    def _total(self, part: slice, place: slice) -> F32:
+    def _total(self, part: slice, place: slice, total: F32, one: F32) -> None:
         """The sum of all contributions to a part of the own range, or their mean."""
-        total = np.empty(part.stop - part.start, np.float32)
         with np.errstate(all="ignore"):
-            if self._rank == 0:
-                total[:] = self._contribution(part)
-            else:
-                wire = self._inbox[0, 0][place]
-                self._codec.decode_into(total, wire, self._seed(part))
-            for rank in range(1, self._size):
-                if rank == self._rank:
-                    total += self._contribution(part)
-                else:
-                    total += self._decode(self._inbox[0, rank][place], part)
+            terms = (
+                self._term(rank, part, place, one if rank else total)
+                for rank in range(self._size)
+            )
+            before = next(terms)
+            for term in terms:
+                before = np.add(before, term, out=total)
+            if before is not total:
+                total[:] = before  # one member alone
             if self._divisor != 1:
                 total /= self._divisor
-        return total
+
+    def _term(self, rank: int, part: slice, place: slice, room: F32) -> F32:
+        """The contribution of a rank, decoded in `room` unless it is the own one."""
+        if rank == self._rank:
+            return self._contribution(part)
+        self._codec.decode_into(room, self._inbox[0, rank][place], self._seed(part))
+        return room
 
     def _stream_range(self, stream: tuple[int, int]) -> Range:
         step, peer = stream

@@ -7,7 +7,8 @@ for none), and a text.
 
 import json
 from collections.abc import Set
-from typing import Any
+from functools import cached_property
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -37,8 +38,25 @@ def _plain(value: Any) -> Any:
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain, check_circular=False)
 
 
+class FixedDescriptor(dict[str, Any]):
+    """A descriptor that never changes: all calls alike share it, and its bytes."""
+
+    @cached_property
+    def written(self) -> bytes:
+        """The JSON bytes."""
+        return _ENCODER.encode(self).encode()
+
+    def __setitem__(self, key: str, value: Any, /) -> NoReturn:
+        raise TypeError(f"the facts of a call are shared: make others than {self} by |")
+
+    def __ior__(self, value: Any, /) -> NoReturn:
+        raise TypeError(f"the facts of a call are shared: make others than {self} by |")
+
+
 def written(descriptor: dict[str, Any]) -> bytes:
     """The JSON bytes of a descriptor."""
+    if isinstance(descriptor, FixedDescriptor):
+        return descriptor.written
     return _ENCODER.encode(descriptor).encode()
 
 

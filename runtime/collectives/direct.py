@@ -60,7 +60,10 @@ class Contribution:
 
 
 class EagerReduce(Operation):
-    """A small reduction in rank order."""
+    """A small reduction in rank order; in `target` if there is one, without `commit`.
+
+    That may be the operand, of which there is a copy by then.
+    """
 
     def __init__(
         self,
@@ -68,8 +71,10 @@ class EagerReduce(Operation):
         descriptor: dict[str, Any],
         timeout: float,
         part: Contribution,
+        target: NDArray | None = None,
     ) -> None:
         super().__init__(peers, descriptor, timeout)
+        self._target = target
         self._source = part.source
         self._reduction = part.reduction
         self._write = part.commit
@@ -87,6 +92,8 @@ class EagerReduce(Operation):
 
     def commit(self) -> Any:
         ordered = [self._parts[rank] for rank in sorted(self._parts)]
+        if self._target is not None:
+            return self._reduction.sequential(ordered, self._target)
         return self._write(self._reduction.sequential(ordered))
 
 

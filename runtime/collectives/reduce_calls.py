@@ -17,7 +17,12 @@ from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.reduction import Reduction, bounds, declared
 from pcp.runtime.collectives.schedule import DIRECT, along_ring, by_name
 from pcp.runtime.collectives.scheduled_reduce import ScheduledReduce
-from pcp.runtime.collectives.validation import check_root, facts_of, ranges_of
+from pcp.runtime.collectives.validation import (
+    check_root,
+    facts_of,
+    facts_of_sum,
+    ranges_of,
+)
 from pcp.runtime.collectives.zero_copy_reduce import (
     ZeroCopyReduce,
     visible,
@@ -26,6 +31,7 @@ from pcp.runtime.collectives.zero_copy_reduce import (
 from pcp.runtime.compression.codecs import Codec, codec
 from pcp.runtime.compression.error_feedback import ErrorFeedback
 from pcp.runtime.memory.buffer_pool import checked, overlap, spans
+from pcp.runtime.memory.dtypes import name_of
 from pcp.runtime.memory.shared_arrays import ARRAYS, Place
 from pcp.runtime.memory.shared_segment import SMALLEST
 from pcp.runtime.transport import mover
@@ -77,22 +83,24 @@ class AllReduce(Tagged[NDArray]):
         out = None if target is array else target.reshape(-1)
         part = _contribution(context, self.op, array, into(target), out)
         part.in_place = target is array
-        facts = facts_of("all_reduce", array, op=self.op)
+        facts = facts_of_sum("all_reduce", array.dtype, array.shape, self.op)
         if spec is not None:
             if algorithm is not None:
                 raise UsageError("a compressed reduction has an algorithm of its own")
             chunks = bounds(array.size, size)
             return _compressed(context, facts, timeout, part, spec, chunks, True)
         if algorithm is not None:
-            facts |= {"algorithm": algorithm}
-        choice = algorithm or declared(array.nbytes, size, context.distance)
-        if choice != declared(array.nbytes, size):
-            facts |= {"algorithm": choice}  # members that know another distance differ
+            facts = facts | {"algorithm": algorithm}
+        far = context.distance
+        choice = algorithm or declared(array.nbytes, size, far)
+        if far is not None and choice != (algorithm or declared(array.nbytes, size)):
+            # Members that know another distance differ from this one.
+            facts = facts | {"algorithm": choice}
         if choice not in DIRECT and (plan := by_name(choice, size, context.rank)).moves:
             chunks = bounds(array.size, plan.chunks)
             return ScheduledReduce(context.peers, facts, timeout, part, plan, chunks)
         if _eagerly(context, array, algorithm, choice):
-            return EagerReduce(context.peers, facts, timeout, part)
+            return EagerReduce(context.peers, facts, timeout, part, target)
         through = through_memory(array.nbytes, size) if algorithm is None else None
         chunks = bounds(array.size, size)
         return _large(context, facts, timeout, part, chunks, target, through)
@@ -126,10 +134,9 @@ class AllReduced(AllReduce):
         array = checked(self.array, self.name)
         shared_scratch, size = context.shared_scratch, context.world_size
         chosen = spec is not None or self.algorithm is not None
-        choice = declared(array.nbytes, size, context.distance)
-        along_the_ring = choice == "ring"
-        zero_copy = along_the_ring and not chosen and array.nbytes >= SMALLEST
-        if shared_scratch is None or not shared_scratch.possible or not zero_copy:
+        by_frames = chosen or shared_scratch is None or array.nbytes < SMALLEST
+        choice = "" if by_frames else declared(array.nbytes, size, context.distance)
+        if shared_scratch is None or choice != "ring" or not shared_scratch.possible:
             target = self._target(array, context)
             return self._reduced(context, array, target, timeout, spec)
         chunks, through = (
@@ -140,7 +147,8 @@ class AllReduced(AllReduce):
         target, room = self._placed(array)
         return through(
             context.peers,
-            facts_of("all_reduce", array, op=self.op) | context.ring_facts,
+            facts_of_sum("all_reduce", array.dtype, array.shape, self.op)
+            | context.ring_facts,
             timeout,
             _contribution(context, self.op, array, into(target)),
             along_ring(context.ring, context.rank),
@@ -311,7 +319,7 @@ def _compressed(
     gather: bool,
 ) -> Operation:
     op, dtype = part.reduction.op, part.source.dtype
-    if dtype.name not in _COMPRESSIBLE or op not in ("sum", "mean"):
+    if name_of(dtype) not in _COMPRESSIBLE or op not in ("sum", "mean"):
         raise UsageError(
             f"compression is for sums and means of {', '.join(_COMPRESSIBLE)}, not "
             f"for the {op} of {dtype}; call it without compression"

@@ -2,11 +2,14 @@
 
 import itertools
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError, UsageError
+from pcp.runtime.collectives.descriptor import FixedDescriptor
 from pcp.runtime.memory.dtypes import name_of
 
 
@@ -14,6 +17,18 @@ def facts_of(kind: str, array: NDArray, **more: Any) -> dict[str, Any]:
     """The descriptor of a call: the facts that all members must agree on."""
     dtype, shape = name_of(array.dtype), list(array.shape)
     return {"kind": kind, "dtype": dtype, "shape": shape, **more}
+
+
+@lru_cache(1024)
+def facts_of_sum(
+    kind: str, dtype: np.dtype, shape: tuple[int, ...], op: str
+) -> FixedDescriptor:
+    """As `facts_of`, of a reduction without other facts; the same for calls alike.
+
+    `op` is the name of a reduction: numbers of other types that are equal, and are
+    written in other bytes, are never among these arguments.
+    """
+    return FixedDescriptor(kind=kind, dtype=name_of(dtype), shape=list(shape), op=op)
 
 
 def check_peer(rank: int, world_size: int, peer: int, what: str) -> None:

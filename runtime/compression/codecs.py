@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError, UsageError, nearest
+from pcp.runtime.compression.codec_scratch import SCRATCH
 
 BLOCK = 256
 """Elements that share a scale."""
@@ -124,7 +125,7 @@ class Scaled(Codec):
         blocks = _blocks(values)
         with np.errstate(all="ignore"):
             # The largest magnitude is NaN or infinite when any element is.
-            scaled = np.abs(blocks)
+            scaled = np.abs(blocks, out=SCRATCH.like(blocks))
             scale = scaled.max(axis=1, initial=0) / np.float32(self._grid.peak)
             finite = np.isfinite(scale)
             scale[~finite] = np.nan

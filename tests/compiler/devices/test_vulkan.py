@@ -34,7 +34,7 @@ ZOO = {
     for models in (jax_small, sequence, vision)
     for case in models.PROGRAMS
 }
-QUICK = ("mlp", "graph")
+QUICK = ("mlp",)
 
 
 def compiled(text: str) -> bytes:
@@ -74,12 +74,12 @@ def test_a_stable_sort_keeps_the_order_of_equals(vulkan: Vulkan) -> None:
 
 def test_a_grouped_convolution(vulkan: Vulkan) -> None:
     """IREE's own gives zeros (pcp-ungroup-convolutions)."""
-    image, kernel = array(2, 6, 6, 6), array(3, 3, 2, 9)
+    image, kernel = array(1, 4, 4, 4), array(2, 2, 2, 4)
 
     def convolve(x, k):
         dims = ("NHWC", "HWIO", "NHWC")
         return lax.conv_general_dilated(
-            x, k, (1, 1), "SAME", dimension_numbers=dims, feature_group_count=3
+            x, k, (1, 1), "SAME", dimension_numbers=dims, feature_group_count=2
         )
 
     text = jax.jit(convolve).lower(image, kernel).as_text()

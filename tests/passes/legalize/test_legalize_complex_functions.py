@@ -20,7 +20,13 @@ from pcp.passes.legalize.functions.accuracy import COMPLEX
 COUNT = 4096
 
 
-@pytest.mark.parametrize("element", complexes.TYPES)
+_F64 = "complex<f64>"  # compiles for five seconds
+
+
+@pytest.mark.parametrize(
+    "element",
+    [pytest.param(t, marks=[pytest.mark.slow] * (t == _F64)) for t in complexes.TYPES],
+)
 def test_the_largest_error_is_below_its_bound(iree: Iree, element: str) -> None:
     """Of all sizes: no intermediate overflows before the result does."""
     program = parse(complexes.program(element, COUNT))

@@ -17,6 +17,7 @@ STEPS = 20
 COMMAND = "pcp.tools.cli"
 
 
+@pytest.mark.slow  # lavapipe compiles for half a minute
 @pytest.mark.usefixtures("vulkan")
 @pytest.mark.timeout(600)
 def test_a_cpu_and_a_vulkan_device_train_as_one(tmp_path: Path, monkeypatch) -> None:

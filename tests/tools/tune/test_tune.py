@@ -18,16 +18,16 @@ from pcp.tuning_table import TuningTable
 
 Captured = pytest.CaptureFixture[str]
 MODEL = """
-func.func @main(%x: tensor<512x16xf32>, %w: tensor<32x16xf32>)
-    -> (tensor<512x32xf32>, tensor<i32>) {
+func.func @main(%x: tensor<512x16xf32>, %w: tensor<16x16xf32>)
+    -> (tensor<512x16xf32>, tensor<i32>) {
   %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
-      : (tensor<512x16xf32>, tensor<32x16xf32>) -> tensor<512x32xf32>
+      : (tensor<512x16xf32>, tensor<16x16xf32>) -> tensor<512x16xf32>
   %1 = stablehlo.constant dense<7> : tensor<i32>
-  return %0, %1 : tensor<512x32xf32>, tensor<i32>
+  return %0, %1 : tensor<512x16xf32>, tensor<i32>
 }"""
 ROW = {
-    "form": "NT", "batch": 0, "rows": 512, "depth": 16, "columns": 32,
-    "schedule": {"part": [32, 32], "register": [16, 16], "steps": 8, "turned": False},
+    "form": "NT", "batch": 0, "rows": 512, "depth": 16, "columns": 16,
+    "schedule": {"part": [32, 16], "register": [16, 16], "steps": 8, "turned": False},
     "gflops": 9, "untuned": 8.5,
 }  # fmt: skip
 
@@ -45,7 +45,7 @@ def test_a_model_is_tuned_and_compiled(tmp_path: Path, capsys: Captured) -> None
     command = [str(model), "--mode", "forward", "-o", str(table)]
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert "NT 512 x 16 x 32" in said
+    assert "NT 512 x 16 x 16" in said
     assert "NT 1024" not in said
     found = TuningTable.read(table)
     assert [row.rows for row in found.products] == [1024, 512]
@@ -55,7 +55,7 @@ def test_a_model_is_tuned_and_compiled(tmp_path: Path, capsys: Captured) -> None
     flags += ["--tuning", str(table), "--cache", "off"]
     assert compile_main([*flags, "-o", str(output)]) == 0
     x = np.random.default_rng(0).normal(size=(512, 16)).astype(np.float32)
-    w = np.random.default_rng(1).normal(size=(32, 16)).astype(np.float32)
+    w = np.random.default_rng(1).normal(size=(16, 16)).astype(np.float32)
     with pcp.Program.load(str(output), device="local-sync") as program:
         got, seven = map(np.asarray, program["main"](x, w))
     assert seven == 7
@@ -91,7 +91,7 @@ WRONG = {
     "no product": ({"products": [{"form": "NX"}]}, "products.0.form: String should"),
     "a tile too large": (
         {"products": [ROW | {"columns": 40}]},
-        "a tile of 32 in 40",
+        "a tile of 16 in 40",
     ),
     "a left operand is turned": (
         {"products": [ROW | {"form": "TN", "schedule": ROW["schedule"] | {"turned": True}}]},  # noqa: E501

@@ -1,0 +1,218 @@
+"""Attention as JAX's users write it: matched, and with JAX's numbers and slopes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.servers.iree_server import Iree
+
+import pcp
+from pcp.compiler import driver
+from pcp.compiler.options import CompileOptions
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import make_context, parse
+from pcp.passes.core.rewriting import functions, operations
+from pcp.passes.kernels import objects, processors
+from pcp.passes.kernels.own_kernels import OwnKernels
+
+HERE = objects.CONTAINED.get(processors.instruction_set("host"), ())
+(SET, *_) = (s for s in HERE if objects.best("attention", s) == s)
+LOW = float(np.finfo(np.float32).min)
+
+library = jax.nn.dot_product_attention
+
+
+def _written(q, k, v, hide: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """By hand, on [batch, position, head, width]."""
+    repeats = q.shape[2] // k.shape[2]
+    k, v = (jnp.repeat(x, repeats, 2) for x in (k, v))
+    scores = hide(jnp.einsum("bthd,bshd->bhts", q, k) * q.shape[-1] ** -0.5)
+    return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores, -1), v)
+
+
+def _mask(rows: int, columns: int) -> np.ndarray:
+    """Of two sequences, drawn; the second one's third row sees nothing."""
+    mask = np.random.default_rng(1).random((2, 1, rows, columns)) < 0.5
+    mask[..., 0] = True
+    mask[1, :, 2] = False
+    return mask
+
+
+@dataclass(frozen=True)
+class Form:
+    """Attention of q [2, rows, heads, width] with k, v [2, columns, groups, width]."""
+
+    attention: Callable
+    rows: int = 40
+    columns: int = 40
+    heads: int = 2
+    groups: int = 2
+    width: int = 16
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Drawn q, k, v, and the weights of the results."""
+        random = np.random.default_rng(3)
+        shapes = {
+            "k": (2, self.columns, self.groups, self.width),
+            "q": (2, self.rows, self.heads, self.width),
+            "v": (2, self.columns, self.groups, self.width),
+            "w": (2, self.rows, self.heads, self.width),
+        }
+        return {
+            name: random.normal(size=shape).astype(np.float32)
+            for name, shape in shapes.items()
+        }
+
+    def loss(self, x: dict[str, jax.Array]) -> jax.Array:
+        """One number."""
+        return (self.attention(x["q"], x["k"], x["v"]) * x["w"]).sum()
+
+
+FORMS = {
+    "library": Form(library, 33, 47),
+    "library_causal_groups": Form(
+        partial(library, is_causal=True), heads=6, groups=2, width=32
+    ),
+    "library_lengths": Form(
+        partial(library, key_value_seq_lengths=jnp.array([5, 40]))
+    ),
+    "library_mask": Form(partial(library, mask=_mask(40, 40))),
+    "library_bias": Form(
+        lambda q, k, v: library(
+            q, k, v, bias=jnp.sin(jnp.arange(3200.0)).reshape(1, 2, 40, 40)
+        )
+    ),
+    "written_groups": Form(
+        lambda q, k, v: _written(
+            q, k, v, lambda s: jnp.where(np.tri(40, dtype=bool), s, -jnp.inf)
+        ),
+        heads=4,
+    ),
+    "a_row_sees_nothing": Form(
+        lambda q, k, v: _written(q, k, v, lambda s: jnp.where(_mask(37, 50), s, -1e9)),
+        37,
+        50,
+    ),
+    "a_row_of_minus_infinities": Form(
+        lambda q, k, v: _written(
+            q, k, v, lambda s: jnp.where(_mask(40, 40), s, -jnp.inf)
+        )
+    ),
+    "two_masks": Form(
+        lambda q, k, v: _written(
+            q,
+            k,
+            v,
+            lambda s: jnp.where(
+                np.tri(40, dtype=bool), jnp.where(_mask(40, 40), s, LOW), -5.0
+            ),
+        )
+    ),
+    "added_and_causal": Form(
+        lambda q, k, v: _written(
+            q,
+            k,
+            v,
+            lambda s: jnp.where(
+                np.tri(40, dtype=bool),
+                s + jnp.where(_mask(40, 40)[:, :, :1], 0, -1e9),
+                -jnp.inf,
+            ),
+        )
+    ),
+    "upper": Form(
+        lambda q, k, v: _written(
+            q, k, v, lambda s: jnp.where(np.tri(40, dtype=bool).T, s, -jnp.inf)
+        )
+    ),
+    "wide": Form(partial(library, is_causal=True), 137, 137, 1, 1, 128),
+}  # fmt: skip
+
+
+def _grad(name: str, form: Form) -> str:
+    module = pcp.from_jax(form.loss, form.parameters())
+    lowered = driver.lower(module, CompileOptions(mode="grad")).module
+    (grad,) = (
+        op for op in functions(lowered)
+        if ir.StringAttr(op.attributes["sym_name"]).value == "grad"
+    )  # fmt: skip
+    return str(grad).replace("@grad", f"@{name}")
+
+
+def _own(text: str) -> ir.Module:
+    context = make_context()
+    context.allow_unregistered_dialects = True  # IREE's barriers
+    module = parse(text, context)
+    OwnKernels(set=SET).run(module)
+    return module
+
+
+QUICK = ("library_causal_groups", "a_row_of_minus_infinities", "two_masks")
+
+
+@pytest.mark.parametrize(
+    "names",
+    # Slow: the same code with other numbers, compiled and run.
+    [QUICK, pytest.param(FORMS.keys() - QUICK, marks=pytest.mark.slow)],
+    ids=["quick", "all_others"],
+)
+def test_numbers_and_slopes_are_those_of_jax(iree: Iree, names: list[str]) -> None:
+    module = _own("\n".join(_grad(name, FORMS[name]) for name in names))
+    ops = [op.name for op in operations(module)]
+    assert ops.count("flow.dispatch") == 2 * len(names)
+    assert "stablehlo.exponential" not in ops
+    assert "stablehlo.dot_general" not in ops
+    given = {name: FORMS[name].parameters() for name in names}
+    calls = {name: list(x.values()) for name, x in given.items()}
+    with jax.default_matmul_precision("highest"):
+        for name, got in zip(calls, iree.run_all(str(module), calls), strict=True):
+            assert not isinstance(got, str), got
+            total, slopes = jax.value_and_grad(FORMS[name].loss)(given[name])
+            terms = np.abs(slopes["w"] * given[name]["w"]).sum()
+            assert not abs(got[0] - total) > 2.0**-18 * terms, name
+            for value, want in zip(got[1:], slopes.values(), strict=True):
+                _assert_near(value, np.asarray(want), name)
+
+
+def _assert_near(value: np.ndarray, want: np.ndarray, name: str) -> None:
+    """No numbers at the same places, elsewhere to 2⁻¹⁷ of the largest."""
+    known = np.isfinite(want)
+    assert np.array_equal(np.isnan(value), ~known), name
+    error = np.abs(value - want)[known].max() / np.abs(want[known]).max()
+    assert error < 2.0**-17, (name, error)
+
+
+OTHERS = {
+    "weights that something else reads": lambda q, k, v: (
+        _written(q, k, v, lambda s: s + 0.1 * jax.nn.softmax(s, -1))
+    ),
+    "a bias that is learnt": lambda q, k, v: (
+        _written(q, k, v, lambda s: s + k[:, :1, :, :1].transpose(0, 2, 1, 3))
+    ),
+    "scores that are bent": lambda q, k, v: (
+        _written(q, k, v, lambda s: jnp.tanh(s))
+    ),
+    "weights that are dropped": lambda q, k, v: (
+        jnp.einsum(
+            "bhts,bshd->bthd",
+            jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k), -1)
+            * _mask(40, 40),
+            v,
+        )
+    ),
+    "numbers that are not negative": lambda q, k, v: (
+        _written(q, k, v, lambda s: jnp.where(_mask(40, 40), s, 0.0))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", OTHERS)
+def test_what_is_no_attention_stays(why: str) -> None:
+    module = _own(_grad("main", Form(OTHERS[why])))
+    names = [op.name for op in operations(module)]
+    assert "flow.dispatch" not in names
+    assert "stablehlo.exponential" in names
