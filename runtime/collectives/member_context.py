@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pcp.runtime.collectives.reduction import Distance
 from pcp.runtime.collectives.shared_scratch import SharedScratch
 from pcp.runtime.memory.buffer_pool import BufferPool
+from pcp.wire import Distance
 
 _SPELT_OUT = 64
 """A ring of up to so many members stands in descriptors as a list."""

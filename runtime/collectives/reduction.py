@@ -19,25 +19,21 @@ A call that names its algorithm gets the order of that algorithm.
 """
 
 import itertools
-import math
 import threading
 from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import UsageError, nearest
-from pcp.wire import EAGER_BYTES, FAR_SECONDS, FEW_MEMBERS
+from pcp.wire import EAGER_BYTES, FEW_MEMBERS, Distance
 
 LARGE_WORLD = 8
 """Beyond so many members chunks are small, and a schedule of few steps is faster."""
 _SMALL_CHUNK = 16 << 10
-_FILLS = 2
-"""A ring's step is large beyond so many times what a link carries in a round trip."""
 
 _UFUNCS = {
     "sum": np.add,
@@ -187,25 +183,6 @@ def bounds(count: int, parts: int) -> list[tuple[int, int]]:
     base, extra = divmod(count, parts)
     edges = [i * base + min(i, extra) for i in range(parts + 1)]
     return list(itertools.pairwise(edges))
-
-
-class Distance(NamedTuple):
-    """How far members are from each other, as it was measured.
-
-    All members know the same, or they would follow different schedules.
-    """
-
-    round_trip: float
-    """Seconds."""
-    bandwidth: float = 0.0
-    """Bytes a second of a member; 0: not known."""
-
-    def small(self, nbytes: float) -> bool:
-        """Whether a step of so many bytes is mostly its round trip."""
-        if self.round_trip < FAR_SECONDS:
-            return False
-        carried = self.round_trip * (self.bandwidth or math.inf)
-        return nbytes <= _FILLS * carried
 
 
 def declared(nbytes: int, members: int, distance: Distance | None = None) -> str:

@@ -18,7 +18,6 @@ from pcp.runtime.collectives.call import Call, Seconds, seconds
 from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.pending import Pending
-from pcp.runtime.collectives.reduction import Distance
 from pcp.runtime.collectives.shared_scratch import SharedScratch
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.communicator.collective_methods import Collectives, delegated
@@ -34,6 +33,7 @@ from pcp.runtime.group import leaving
 from pcp.runtime.group.group import Group
 from pcp.runtime.memory.buffer_pool import BufferPool
 from pcp.runtime.topology.ring_order import Order
+from pcp.wire import Distance
 
 
 class GroupCommunicator(Collectives):

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from pcp import strict_json
 from pcp.errors import ProtocolError, UsageError
 from pcp.runtime.collectives.member_context import MemberContext
-from pcp.runtime.collectives.reduction import Distance
 from pcp.runtime.communicator.link_probe import Effort, measure
 from pcp.runtime.group.group import Group
 from pcp.runtime.topology.ring_order import (
@@ -38,6 +37,7 @@ from pcp.runtime.topology.topology import (
     edge_costs,
     ring_seconds,
 )
+from pcp.wire import Distance
 
 _TAG = "topology"
 _PAUSE = 0.005

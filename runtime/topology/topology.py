@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from pcp import strict_json
 from pcp.errors import ConfigError
-from pcp.runtime.collectives.reduction import Distance
 from pcp.runtime.topology.ring_order import Order, worth
+from pcp.wire import Distance
 
 REFERENCE_BYTES = 64 << 20
 """The size (bytes) of the all-reduce that edges are compared by, by default."""

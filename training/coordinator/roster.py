@@ -4,14 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pcp.runtime.collectives.reduction import Distance
 from pcp.training.coordinator.events import Peer
 from pcp.training.coordinator.guards.progress_guard import Pace
 from pcp.training.wire.messages import (
     Hello,
     Prepared,
 )
-from pcp.wire import FAR_SECONDS
+from pcp.wire import FAR_SECONDS, Distance
 
 # States of a member, in their order.
 COMPILING = "compiling"

@@ -15,10 +15,10 @@ from typing import Any, Self
 
 from pcp.errors import ConfigError
 from pcp.manifest import Collective, Manifest, tensor_bytes
-from pcp.runtime.collectives.reduction import Distance, declared
+from pcp.runtime.collectives.reduction import declared
 from pcp.runtime.compression.codecs import codec
 from pcp.training.trainer.bundle_checks import plan_of
-from pcp.wire import FEW_MEMBERS
+from pcp.wire import FEW_MEMBERS, Distance
 
 #: Kind of a collective, or of its reduction -> the field of `World` with its bytes.
 _FIELDS = {

@@ -26,7 +26,6 @@ from statistics import median
 from typing import Any
 
 from pcp.errors import StateMismatch
-from pcp.runtime.collectives.reduction import Distance
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.effects import (
     Compile,
@@ -69,6 +68,7 @@ from pcp.training.wire.messages import (
     Restore,
     RoundStart,
 )
+from pcp.wire import Distance
 
 _JITTER_FLOOR = 0.2
 _NEAR = Distance(0.0)

@@ -23,7 +23,6 @@ import numpy as np
 from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault
 from pcp.mesh import WORKERS
 from pcp.runtime import fetch_snapshot
-from pcp.runtime.collectives.reduction import Distance
 from pcp.runtime.program.piece_rings import PieceRings
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.safetensors_io import Arrays
@@ -39,6 +38,7 @@ from pcp.training.wire.messages import (
 from pcp.training.worker.island_groups import IslandGroups
 from pcp.training.worker.whereabouts import Place
 from pcp.training.worker.worker_state import WorkerState
+from pcp.wire import Distance
 
 SILENCE_SECONDS = 10.0
 """A holder of a state that sends no data of it for so many seconds counts as dead."""

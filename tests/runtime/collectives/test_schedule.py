@@ -6,7 +6,7 @@ import pytest
 from helpers.worlds.communicators import outcome, together, world
 
 from pcp.errors import CollectiveAborted, PeerLost, UsageError
-from pcp.runtime.collectives.reduction import Distance, declared
+from pcp.runtime.collectives.reduction import declared
 from pcp.runtime.collectives.schedule import (
     MemberSchedule,
     Schedule,
@@ -17,6 +17,7 @@ from pcp.runtime.collectives.schedule import (
     simulate,
 )
 from pcp.runtime.transport.fault_injection import Fault, FaultPlan
+from pcp.wire import Distance
 
 NAMES = ["ring", "halving_doubling", "tree", "central", "two_level:2", "two_level:3"]
 WORLDS = [("in_process", 1), ("tcp", 2), ("memory", 3), ("in_process", 6)]

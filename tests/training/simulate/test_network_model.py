@@ -8,9 +8,9 @@ from helpers.models.bigram_numpy import bundle
 from pcp.bundle import Bundle
 from pcp.errors import ConfigError
 from pcp.manifest import Collective, Function, TensorSpec
-from pcp.runtime.collectives.reduction import Distance
 from pcp.training.simulate.network_model import World
 from pcp.training_plan import EveryRound, EveryStep, Fragments, TrainingPlan
+from pcp.wire import Distance
 
 COUNT = 1000
 TOLD = {"workers": 4, "step_seconds": 1.0, "bandwidth": 1e6, "round_trip": 0.1}
