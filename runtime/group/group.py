@@ -44,7 +44,6 @@ from pcp.runtime.transport.frame import (
 from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.shared_memory import SharedLink
 from pcp.runtime.transport.tcp import TcpLink
-from pcp.wire import FAR_SECONDS
 
 _NEAR_PAYLOAD = 1 << 20
 """The most bytes of a payload of a sum, whose result goes on after its checksum."""
@@ -84,9 +83,6 @@ class Group:
         self._faults = faults
         self._ranks: dict[Link, int] = {}
         self._table = OperationTable(self)
-        self._trips: dict[int, float] = {}
-        """The round trip (s) to each peer when its link was made."""
-        self._far: set[int] = set()
         self._ahead: Counter[int] = Counter()
         """Bytes that each peer may keep as unexpected frames, by `charge`."""
         self._left: set[int] = set()
@@ -124,16 +120,8 @@ class Group:
         self._on_one_machine = self.world_size <= _PROCESSORS and all(
             isinstance(link, SharedLink) for link in self.links.values()
         )
-        self._trips[rank] = trip = link.round_trip
-        if trip >= FAR_SECONDS:
-            self._far.add(rank)
-        self.health.admit(rank)
+        self.health.admit(rank, link.round_trip)
         self._failure_detector.start()
-
-    @property
-    def measured_round_trip(self) -> float:
-        """The mean round trip (s) to the peers; 0.0 without peers."""
-        return sum(self._trips.values()) / max(1, len(self._trips))
 
     # Starting operations.
 
@@ -173,7 +161,7 @@ class Group:
         A connection is the operation's for that long, and a far one takes its time.
         """
         plain = isinstance(self.links.get(peer), TcpLink)
-        return _NEAR_PAYLOAD if plain and peer not in self._far else 0
+        return _NEAR_PAYLOAD if plain and peer not in self.health.far else 0
 
     def compiled_loop(self, peers: Iterable[int]) -> CompiledLoop | None:
         """The compiled loop over the links to these members; None if there is none.
@@ -185,7 +173,7 @@ class Group:
             return kept if kept.takes(peers) else None
         if self._faults is not None or self.loop.driver is not None:
             return None
-        near = {peer: self.links.get(peer) for peer in {*peers} - self._far}
+        near = {peer: self.links.get(peer) for peer in {*peers} - self.health.far}
         found = lendable(near) if len(near) == len({*peers}) else None
         if found is not None and (kept is None or kept.links != found):
             kept = self._compiled = CompiledLoop(self.loop, found)
@@ -198,7 +186,7 @@ class Group:
         takes longer than the copy that the peer may have to make.
         """
         cost = charge(nbytes)
-        if peer not in self._far or self._ahead[peer] + cost > AHEAD_BYTES:
+        if peer not in self.health.far or self._ahead[peer] + cost > AHEAD_BYTES:
             return 0
         self._ahead[peer] += cost
         return cost

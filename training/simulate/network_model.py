@@ -157,6 +157,12 @@ class World:
     def _exchanges(self, steps: int) -> int:
         return steps if self.every_step else 1
 
+    def stall_seconds(self, steps: int) -> float:
+        """Seconds without a commit of so many inner steps: the run has stopped."""
+        exchanged = self.waited_seconds(self.workers, steps, 0.0)
+        once = steps * self.step_seconds + self.restart
+        return 100 * (once + exchanged + self.joining_seconds())
+
     def joining_seconds(self) -> float:
         """The seconds of fetching a state."""
         return self.state_bytes / self.bandwidth + 2 * self.round_trip

@@ -71,7 +71,6 @@ from pcp.training.wire.messages import (
 from pcp.wire import Distance
 
 _JITTER_FLOOR = 0.2
-_NEAR = Distance(0.0)
 _TICK_SECONDS, _TICK_SECONDS_OF_WORKER = 0.02, 5e-5
 """Seconds between two ticks of a round under way, and for each worker: a tick looks at
 all of them, and takes a shepherd so long."""
@@ -277,7 +276,7 @@ class ModelledWorker:
             group.waited_for.discard(self.name)
             group.done.append(self)
             if not group.waited_for:
-                far = Distance(*order.distance) if order.distance else _NEAR
+                far = Distance(*(order.distance or (0.0,)))
                 seconds = self._model.world.waited_seconds(
                     len(group.done), order.steps, self._seconds, far
                 )
@@ -415,7 +414,7 @@ def _until(
 ) -> Figures:
     """Step the run until the rounds are done."""
     began, moved, records = None, 0.0, list[Round]()
-    limit = _stall_seconds(model.world, run.state.experiment)
+    limit = model.world.stall_seconds(run.state.experiment.tau)
     while len(records) < rounds:
         for event in model.moment(run):
             for record in model.happened(run, event, program):
@@ -431,13 +430,6 @@ def _until(
                 "made; lower tau, or set a quorum"
             )
     return _figures(model, records, began or 0.0)
-
-
-def _stall_seconds(world: World, experiment: Experiment) -> float:
-    """Virtual seconds without a commit after which a run has stopped."""
-    exchanged = world.waited_seconds(world.workers, experiment.tau, 0.0)
-    once = experiment.tau * world.step_seconds + world.restart
-    return 100 * (once + exchanged + world.joining_seconds())
 
 
 def _figures(model: ModelledNetwork, records: list[Round], began: float) -> Figures:
