@@ -259,6 +259,8 @@ class CompressedReduce(Operation):
         if not self._gather:
             return
         wire = self._codec.encode(total, self._seed(part))
+        if np.may_share_memory(wire, total):
+            wire = wire.copy()  # it is sent when `total` is another sum's memory
         self._decode_into(part, wire)
         if self._memory is not None:
             with np.errstate(all="ignore"):
