@@ -121,13 +121,8 @@ class Attention:
             return True
         masks = [hidden for hidden in self.hidden if hidden.number is not None]
         none = _slopes(self.skipped)
-        kept = [h for h in self.kept if h not in none and not self._is_dead(h)]
+        kept = [h for h in self.kept if h not in none]
         return self.g is not None and _same(kept, _slopes(masks))
-
-    def _is_dead(self, hidden: Hidden) -> bool:
-        """Whether it makes zeros of rows that have zeros for exponentials."""
-        dead = self.scores.dead
-        return dead is not None and hidden.matrix.base == dead.result and hidden.when
 
 
 def _slopes(masks: list[Hidden]) -> list[Hidden]:
@@ -270,7 +265,7 @@ def _is_slope(product: ir.Operation, e: ir.Value, view: View, found: Attention) 
     if p.name == "stablehlo.add" and defining(weights, "broadcast_in_dim"):
         weights, row = row, weights
     d, inner = row_of(row, view), behind(weights, view, added=True)
-    if d is None or inner is None or inner.hidden or inner.dead or inner.scale != 1:
+    if d is None or inner is None or inner.hidden or inner.scale != 1:
         return False
     if not is_plain(inner.product):
         return False

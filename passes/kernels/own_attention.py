@@ -12,12 +12,10 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.core.rewriting import before, replace
-from pcp.passes.kernels.attention import Attention, Matrix, Result, find
+from pcp.passes.kernels.attention import Attention, Matrix, find
 from pcp.passes.kernels.own_dispatch import Executables, KernelCall
 from pcp.passes.kernels.own_places import COLUMNS, ROWS, Grid, Label
 from pcp.passes.kernels.scores import Hidden
@@ -28,8 +26,8 @@ LEAST_ROWS, LEAST_COLUMNS, WIDTH, MOST_WIDTH = 8, 16, 16, 128
 """What a head's width is a multiple of, as the kernels need it; fewer rows or columns
 have no gain."""
 
-ADDED, IN_PLACE, KEPT = 1, 2, 4
-"""What the numbers of pairs are for, and that rows of minus infinities are zeros."""
+ADDED, IN_PLACE = 1, 2
+"""What the numbers of pairs are for."""
 
 
 def attend(exponential: ir.Operation, executables: Executables) -> bool:
@@ -48,10 +46,6 @@ def attend(exponential: ir.Operation, executables: Executables) -> bool:
         outcomes += [(r.op, grid.turned(sums, grid.by_row, r)) for r in found.sums]
         if "y" in found.results:
             outcomes.append(calls.result("y", y))
-        if (dead := _dead(found)) is not None:
-            low = hlo.constant_like(largest, -np.inf)
-            value = hlo.compare("EQ", largest, low, "FLOAT")
-            outcomes.append((dead.op, grid.turned(value, grid.by_row, dead)))
     if found.d is not None:
         with ir.InsertionPoint(sites[1]), exponential.location:
             for name, value in zip(
@@ -63,12 +57,6 @@ def attend(exponential: ir.Operation, executables: Executables) -> bool:
         replace(op, [value])
         _straighten(value)
     return True
-
-
-def _dead(found: Attention) -> Result | None:
-    """What tells rows that have no exponentials."""
-    op = found.scores.dead
-    return None if op is None else Result(op, found.scores.dead_dims)
 
 
 def _fits(found: Attention) -> bool:
@@ -84,8 +72,6 @@ def _grid(found: Attention) -> Grid | None:
     """The batches of everything that is read and made."""
     matrices = [*_operands(found).values(), *(h.matrix for h in found.hidden)]
     results = [*found.sums, *found.results.values()]
-    if (dead := _dead(found)) is not None:
-        results.append(dead)
     dims = [steps for result in results for steps in result.dims if steps is not None]
     if found.d is not None:
         dims += found.d.dims
@@ -115,7 +101,6 @@ def _sites(
     slopes = [r.op for name, r in found.results.items() if name != "y"]
     others = [r.op for r in found.sums]
     others += [r.op for name, r in found.results.items() if name == "y"]
-    others += [found.scores.dead] if found.scores.dead is not None else []
     read = [*given, *([g.base] if g else []), *([found.d.value] if found.d else [])]
     if not all(_is_seen(value, block) for value in read):
         return None
@@ -291,9 +276,9 @@ class _Calls:
     ) -> list[ir.Value]:
         found, grid = self.found, self.grid
         pairs = self.pairs if self.pairs is not None else inputs[0]
-        kind = KEPT if found.scores.dead is not None else 0
+        kind = 0
         if found.hidden:
-            kind |= ADDED if found.hidden[0].number is None else IN_PLACE
+            kind = ADDED if found.hidden[0].number is None else IN_PLACE
         numbers = [*(grid.count(label) for label in grid.levels[1:])]
         numbers += [found.rows, found.columns, found.width, found.ahead]
         numbers += [_bits(found.scores.scale), _bits(found.by), kind]

@@ -15,7 +15,6 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.passes.core import fold
 from pcp.passes.core.constants import splat
-from pcp.passes.core.elementwise import body_kind
 from pcp.passes.core.rewriting import defining, ints
 from pcp.passes.core.walk import block_of
 from pcp.passes.kernels.views import (
@@ -79,16 +78,13 @@ class Hidden(NamedTuple):
 class Scores:
     """The product that the scores are, how its dimensions lie, and what was done to it.
 
-    `hidden`: outermost first. `dead`: what says that all of a row are minus infinity;
-    those are zeros then.
+    `hidden`: outermost first.
     """
 
     product: ir.Operation
     dims: tuple[Steps, ...]
     scale: float = 1.0
     hidden: list[Hidden] = field(default_factory=list)
-    dead: ir.Operation | None = None
-    dead_dims: tuple[Steps, ...] = ()
 
 
 def behind(value: ir.Value, view: View, *, added: bool = False) -> Scores | None:
@@ -111,7 +107,7 @@ def behind(value: ir.Value, view: View, *, added: bool = False) -> Scores | None
     if base == value or (found := behind(base, view, added=added)) is None:
         return None
     found.scale *= factor
-    return None if found.hidden or found.dead else found
+    return None if found.hidden else found
 
 
 def _chosen(op: ir.Operation, view: View, added: bool) -> Scores | None:
@@ -121,12 +117,6 @@ def _chosen(op: ir.Operation, view: View, added: bool) -> Scores | None:
             continue
         if (found := behind(score, view, added=added)) is None:
             return None
-        if when and number == 0 and found.dead is None:
-            found.dead = _dead(mask, score, view)
-            if found.dead is None:
-                return None
-            found.dead_dims = reduced(found.dead, view) or ()
-            return found
         matrix = matrix_of(mask, view)
         return found if number < 0 and _hide(found, matrix, number, when) else None
     return None
@@ -135,26 +125,11 @@ def _chosen(op: ir.Operation, view: View, added: bool) -> Scores | None:
 def _hide(
     found: Scores, matrix: Matrix | None, number: float | None = None, when: bool = True
 ) -> bool:
-    """Note it; what is dead is told last of all."""
-    if matrix is None or found.dead is not None:
+    """Note it."""
+    if matrix is None:
         return False
     found.hidden.insert(0, Hidden(matrix, number, when))
     return True
-
-
-def _dead(mask: ir.Value, scores: ir.Value, view: View) -> ir.Operation | None:
-    """The op that tells rows of nothing but minus infinity, for the rows."""
-    if (row := row_of(mask, view)) is None:
-        return None
-    reduce = defining(row[0], "reduce")
-    if reduce is None or len(reduce.operands) != 2 or splat(reduce.operands[1]) != 1:
-        return None
-    low = defining(reduce.operands[0], "compare")
-    if low is None or low.operands[0] != scores or splat(low.operands[1]) != -np.inf:
-        return None
-    if fold.direction(low) != "EQ" or body_kind(reduce.regions[0].blocks[0]) != "and":
-        return None
-    return reduce if reduced(reduce, view) == row[1] else None
 
 
 def scaled(value: ir.Value) -> tuple[ir.Value, float]:

@@ -40,6 +40,10 @@ class MemberContext:
         named = ",".join(map(str, self.order)).encode()
         return {"ring": hashlib.blake2b(named, digest_size=16).hexdigest()}
 
+    def along_ring(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """The descriptor of a reduction along the ring."""
+        return facts | self.ring_facts if self.ring_facts else facts
+
     @cached_property
     def peers(self) -> Sequence[int]:
         """The other ranks."""

@@ -83,7 +83,7 @@ class AllReduce(Tagged[NDArray]):
         out = None if target is array else target.reshape(-1)
         part = _contribution(context, self.op, array, into(target), out)
         part.in_place = target is array
-        facts = facts_of_sum("all_reduce", array.dtype, array.shape, self.op)
+        facts = facts_of_sum(AllReduce.name, array.dtype, array.shape, self.op)
         if spec is not None:
             if algorithm is not None:
                 raise UsageError("a compressed reduction has an algorithm of its own")
@@ -141,10 +141,10 @@ class AllReduced(AllReduce):
         )
         own = chunks[context.rank] if through is ZeroCopyReduce else (0, 0)
         target, room = self._placed(array)
+        facts = facts_of_sum(AllReduce.name, array.dtype, array.shape, self.op)
         return through(
             context.peers,
-            facts_of_sum("all_reduce", array.dtype, array.shape, self.op)
-            | context.ring_facts,
+            context.along_ring(facts),
             timeout,
             _contribution(context, self.op, array, into(target)),
             along_ring(context.ring, context.rank),
@@ -268,7 +268,7 @@ class Reduce(Tagged[NDArray]):
             return EagerReduce(context.peers, facts, timeout, part)
         plan = along_ring(context.ring, context.rank, root=self.root)
         chunks = bounds(array.size, context.world_size)
-        facts |= context.ring_facts
+        facts = context.along_ring(facts)
         return ScheduledReduce(context.peers, facts, timeout, part, plan, chunks)
 
 
@@ -341,7 +341,7 @@ def _large(
     through: type[InPlaceReduce] | None,
 ) -> Operation:
     """A reduction along the ring, or through shared scratch where there is some."""
-    facts = facts | context.ring_facts
+    facts = context.along_ring(facts)
     plan = along_ring(context.ring, context.rank, gather=target is not None)
     small = part.source.nbytes < SMALLEST
     if context.shared_scratch is None or small or through is None:

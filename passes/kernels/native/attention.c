@@ -6,8 +6,8 @@
    Row r sees the columns up to r + ahead, the others are as if they were minus infinity;
    what no row of a block sees is left out. Besides there may be one number for each pair,
    that is added to its score, or stands in its place where it is not zero. A row of minus
-   infinities alone is not a number, or zeros where they are kept. All pairs of positions
-   are nowhere in memory. The width is whole vectors. */
+   infinities alone is not a number. All pairs of positions are nowhere in memory. The width
+   is whole vectors. */
 #include "vector.h"
 
 #define PANEL (2 * LANES)
@@ -17,7 +17,7 @@
 #define DEEP 32        /* rows whose sums go into a column at once */
 #define MOST_WIDTH 128
 
-enum { ADDED = 1, IN_PLACE = 2, KEPT = 4 };
+enum { ADDED = 1, IN_PLACE = 2 };
 
 typedef struct { size_t rows, columns, width, ahead; float scale, by; int kind; } Shape;
 
@@ -252,12 +252,8 @@ static void forward(const Shape *of, Rows q, Rows k, Rows v, Rows pairs, Made y,
     float none = __builtin_nanf("");
     if (l[r] != l[r]) m[r] = none;
     if (l[r] != 0) continue;
-    if (of->kind & KEPT) {
-      l[r] = 1;
-    } else {
-      l[r] = m[r] = none;
-      for (size_t n = 0; n < of->width; n += LANES) *(V *)(y.at + r * y.row + n) = splat(none);
-    }
+    l[r] = m[r] = none;
+    for (size_t n = 0; n < of->width; n += LANES) *(V *)(y.at + r * y.row + n) = splat(none);
   }
 }
 
@@ -266,7 +262,6 @@ INLINE void tile_backward(const int tile, const int all, const Shape *of, Rows q
                           const float *ks, const float *vs, Rows pairs, const float *m,
                           const float *d, float *e, float *ds, size_t row, size_t column,
                           size_t count) {
-  const float high = __builtin_inff();
   size_t whole = (count + PANEL - 1) / PANEL * PANEL;
   float scale = of->scale;
   scores(tile, e, q, ks, whole, of->width);
@@ -274,10 +269,9 @@ INLINE void tile_backward(const int tile, const int all, const Shape *of, Rows q
   if (of->kind & (ADDED | IN_PLACE))
     with_pairs(of, e, pairs, tile, row, column, whole), scale = 1;
   for (int r = 0; r < tile; r++) {
-    float top = m[r] == -high ? high : m[r];
     for (size_t n = 0; n < whole; n += LANES) {
       V *score = (V *)(e + r * BLOCK + n), *slope = (V *)(ds + r * BLOCK + n);
-      V value = exponential(*score * scale - top);
+      V value = exponential(*score * scale - m[r]);
       *score = chosen(visible(all, of, row + r, column + n), value, (V){});
       value = (*slope + d[r]) * *score * of->by;
       *slope = chosen(visible(all, of, row + r, column + n), value, (V){});
