@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pcp.serving.client import Client
 from pcp.serving.gateway.gateway import Gateway, Options
+from pcp.serving.gateway.served_models import Model
 from pcp.serving.interface import Engine
 
 
@@ -26,8 +27,9 @@ class Served:
     """A gateway over an engine, in a thread, while inside."""
 
     def __init__(self, folder: Path, engine: Engine) -> None:
-        options = Options(models=["model"], scheduler={"reuse": False})
-        self.gateway = Gateway(lambda: engine, folder, options, log=print)
+        options = Options(scheduler={"reuse": False})
+        model = Model(("model",), folder)
+        self.gateway = Gateway(lambda _: engine, [model], options, log=print)
         self._sock = self.gateway.listen("127.0.0.1", 0)
         serve = self.gateway.serve(self._sock)
         self._thread = threading.Thread(target=asyncio.run, args=(serve,))

@@ -170,3 +170,60 @@ func.func @asked(%x: tensor<4xf32>) -> tensor<4xf32> {
     }
   return %0#2 : tensor<4xf32>
 }
+
+// -----
+
+// What is made of positions alone, and would be written out as 2^11 ops for each reader.
+
+// CHECK-LABEL: func.func @doubled
+// CHECK: stablehlo.iota
+// CHECK-COUNT-9: stablehlo.add %{{.*}} : tensor<4xi32>
+// CHECK: stablehlo.optimization_barrier %{{.*}} : tensor<4xi32>
+// CHECK-COUNT-2: stablehlo.add %{{.*}} : tensor<4xi32>
+// CHECK-NOT: stablehlo.optimization_barrier %{{.*}} : tensor<4xi32>
+// CHECK: stablehlo.if
+func.func @doubled(%x: tensor<4xi32>, %p: tensor<i1>) -> tensor<4xi32> {
+  %0 = stablehlo.iota dim = 0 : tensor<4xi32>
+  %1 = stablehlo.add %0, %0 : tensor<4xi32>
+  %2 = stablehlo.add %1, %1 : tensor<4xi32>
+  %3 = stablehlo.add %2, %2 : tensor<4xi32>
+  %4 = stablehlo.add %3, %3 : tensor<4xi32>
+  %5 = stablehlo.add %4, %4 : tensor<4xi32>
+  %6 = stablehlo.add %5, %5 : tensor<4xi32>
+  %7 = stablehlo.add %6, %6 : tensor<4xi32>
+  %8 = stablehlo.add %7, %7 : tensor<4xi32>
+  %9 = stablehlo.add %8, %8 : tensor<4xi32>
+  %10 = stablehlo.add %9, %9 : tensor<4xi32>
+  %11 = stablehlo.add %10, %x : tensor<4xi32>
+  %12 = "stablehlo.if"(%p) ({
+    %13 = stablehlo.add %x, %x : tensor<4xi32>
+    stablehlo.return %13 : tensor<4xi32>
+  }, {
+    %13 = stablehlo.multiply %x, %x : tensor<4xi32>
+    stablehlo.return %13 : tensor<4xi32>
+  }) : (tensor<i1>) -> tensor<4xi32>
+  %14 = stablehlo.add %11, %12 : tensor<4xi32>
+  return %14 : tensor<4xi32>
+}
+
+// -----
+
+// Without a loop or a branch it is computed ahead of the calls.
+
+// CHECK-LABEL: func.func @ahead
+// CHECK-NOT: stablehlo.optimization_barrier
+func.func @ahead(%x: tensor<4xi32>) -> tensor<4xi32> {
+  %0 = stablehlo.iota dim = 0 : tensor<4xi32>
+  %1 = stablehlo.add %0, %0 : tensor<4xi32>
+  %2 = stablehlo.add %1, %1 : tensor<4xi32>
+  %3 = stablehlo.add %2, %2 : tensor<4xi32>
+  %4 = stablehlo.add %3, %3 : tensor<4xi32>
+  %5 = stablehlo.add %4, %4 : tensor<4xi32>
+  %6 = stablehlo.add %5, %5 : tensor<4xi32>
+  %7 = stablehlo.add %6, %6 : tensor<4xi32>
+  %8 = stablehlo.add %7, %7 : tensor<4xi32>
+  %9 = stablehlo.add %8, %8 : tensor<4xi32>
+  %10 = stablehlo.add %9, %9 : tensor<4xi32>
+  %11 = stablehlo.add %10, %x : tensor<4xi32>
+  return %11 : tensor<4xi32>
+}

@@ -17,6 +17,7 @@ from pcp.passes.core.rewriting import (
     sweep,
 )
 from pcp.passes.core.stops import forget_derivatives
+from pcp.passes.core.walk import CONTROL_FLOW
 from pcp.passes.legalize import legalize_complex as complex_
 from pcp.passes.legalize import legalize_complex_functions as of_complex
 from pcp.passes.legalize import legalize_conversions as conversions
@@ -75,6 +76,8 @@ class Legalize(Pass):
       back as it came is copied in front of it, as are what an update writes over while
       a loop, a branch or an exchange reads it, and positions that a loop or a branch
       reads beside the ops around it;
+    - beside loops and branches, what is made of constants and positions alone by more
+      than a thousand ops, each reader's counted anew, stands behind a barrier;
     - floats narrower than f32 are contracted and added up in f32, and rounded once;
     - `pcp.stop_gradient`, which has done its work, gives way to its operand, and
       `pcp.custom_vjp`, `pcp.custom_jvp` and `pcp.without_derivative` go;
@@ -102,8 +105,11 @@ class Legalize(Pass):
         for rules in (FIRST, RULES, LAST, COPIES):
             for op in _inside_out(module):
                 _legalize(op, rules)
+        branches = any(op.name in CONTROL_FLOW for op in operations(module))
         for function in functions(module):
             loops.own_positions(function)
+            if branches:
+                loops.hold_made_of_constants(function)
             sweep(function)
 
 

@@ -15,6 +15,12 @@ What follows from positions alone IREE makes again in each submission that reads
 body of a loop is a submission of its own, and where it reads positions that ops around
 the loop read as well, IREE forgets one of these ("streamable op expected to be in an
 execution region"). So such positions are copied, too: the copy is made once.
+
+In programs with loops and branches nothing is computed ahead of a call (`IN_PLACE` in
+compiler/iree.py). What is made of constants and positions alone, IREE then writes out
+again for each op that reads it, and that again for each of its readers: a random key
+that is a constant takes two to the power of its rounds, 10 GB and more. So what would
+be written out as very many ops stands behind a barrier, and is made once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,13 +29,17 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis.loops import counter
 from pcp.passes.core import constants, rewriting
+from pcp.passes.core.elementwise import ELEMENTWISE
 from pcp.passes.core.rewriting import before, defining, integer, operations
-from pcp.passes.core.walk import CONTROL_FLOW
+from pcp.passes.core.walk import CONTROL_FLOW, block_of, walk
 from pcp.passes.legalize.legalize_pads import is_shared_fill
 
 Value = ir.Value
 BARRIER = "optimization_barrier"
 RARE = 1_870_000_000  # numbers from here on are nobody's
+MOST = 1000  # ops; a constant threefry key comes to 10^9, a sine of positions to 10^7
+
+_WRITTEN_OUT = ELEMENTWISE | {"stablehlo.broadcast_in_dim", "stablehlo.reshape"}
 
 
 def read_carries(op: ir.Operation) -> None:
@@ -135,6 +145,21 @@ def own_positions(function: ir.Operation) -> None:
             if inside and _is_read_beside(op, captured):
                 with before(op):
                     rewriting.replace(op, [_copy(op.clone().results[0])])
+
+
+def hold_made_of_constants(function: ir.Operation) -> None:
+    """A barrier behind what IREE would write out as over `MOST` ops for each reader."""
+    written: dict[Value, int] = {}  # what needs nothing that is given: as so many ops
+    for op in [*walk(block_of(function, 0))]:
+        if op.name in ("stablehlo.constant", "stablehlo.iota"):
+            written[op.results[0]] = 1
+        elif op.name in _WRITTEN_OUT and all(v in written for v in op.operands):
+            many = 1 + sum(written[v] for v in op.operands)
+            if many <= MOST:
+                written[op.results[0]] = many
+                continue
+            with before(op):
+                rewriting.replace(op, [hlo.optimization_barrier(op.clone().results[0])])
 
 
 def _merged(alike: Sequence[ir.Operation]) -> list[ir.Operation]:

@@ -250,20 +250,17 @@ class CompressedReduce(Operation):
 
     def _add_segment(self, index: int) -> None:
         part = self._mine.segments[index]
-        count = part.stop - part.start
-        # Fresh memory for each segment costs more than adding it up.
-        both = self._pool.take(2 * count, np.dtype(np.float32))
-        self._add_in(index, part, both[:count], both[count:])
-        self._pool.give(both)
-
-    def _add_in(self, index: int, part: slice, total: F32, one: F32) -> None:
-        """Reduce a segment in `total`; `one` is room for a contribution."""
         place = self._mine.place(index)
-        self._total(part, place, total, one)
+        # The decoded sum goes there, too. Fresh memory would cost more than adding.
+        total = self._out[part]
+        if self._memory is not None and self._gather:
+            total = np.empty_like(total)
+        self._total(part, place, total)
         if not self._gather:
-            self._out[part] = total
             return
         wire = self._codec.encode(total, self._seed(part))
+        if np.may_share_memory(wire, total):
+            wire = wire.copy()  # it is sent when `total` is another sum's memory
         self._decode_into(part, wire)
         if self._memory is not None:
             with np.errstate(all="ignore"):
@@ -272,27 +269,26 @@ class CompressedReduce(Operation):
         for peer in self.peers:
             self.send_data(peer, 1, place.start, wire.data)
 
-    def _total(self, part: slice, place: slice, total: F32, one: F32) -> None:
+    def _total(self, part: slice, place: slice, total: F32) -> None:
         """The sum of all contributions to a part of the own range, or their mean."""
+        # The first one that is decoded has room in `total`, the next ones elsewhere.
+        room, own = total, self._contribution(part)
+        spare = self._pool.take(total.size, total.dtype) if self._size > 2 else None
         with np.errstate(all="ignore"):
-            terms = (
-                self._term(rank, part, place, one if rank else total)
-                for rank in range(self._size)
-            )
-            before = next(terms)
-            for term in terms:
-                before = np.add(before, term, out=total)
-            if before is not total:
-                total[:] = before  # one member alone
+            before = None
+            for rank in range(self._size):
+                term = own
+                if rank != self._rank:
+                    wire, term = self._inbox[0, rank][place], room
+                    self._codec.decode_into(term, wire, self._seed(part))
+                    room = total if spare is None else spare
+                before = term if before is None else np.add(before, term, out=total)
+            if before is own:
+                total[:] = own  # one member alone
             if self._divisor != 1:
                 total /= self._divisor
-
-    def _term(self, rank: int, part: slice, place: slice, room: F32) -> F32:
-        """The contribution of a rank, decoded in `room` unless it is the own one."""
-        if rank == self._rank:
-            return self._contribution(part)
-        self._codec.decode_into(room, self._inbox[0, rank][place], self._seed(part))
-        return room
+        if spare is not None:
+            self._pool.give(spare)
 
     def _stream_range(self, stream: tuple[int, int]) -> Range:
         step, peer = stream

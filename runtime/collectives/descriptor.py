@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pcp import strict_json
-from pcp.errors import ProtocolError
+from pcp.errors import CollectiveAborted, ProtocolError
 from pcp.runtime.transport.frame import MAX_TEXT, Header, Kind, text, text_payload
 from pcp.wire import EAGER_BYTES
 
@@ -83,6 +83,21 @@ def read(content: memoryview) -> dict[str, Any]:
     if not isinstance(descriptor, dict):
         raise ProtocolError("an OPEN frame without a descriptor")
     return descriptor
+
+
+def disagreement(
+    mine: tuple[int, dict[str, Any]],
+    theirs: tuple[int, dict[str, Any]],
+    free: Set[str],
+) -> CollectiveAborted | None:
+    """The fault of two members, a rank and a descriptor each; None if they agree."""
+    (rank, ours), (peer, other) = mine, theirs
+    if (found := difference(ours, other, free)) is None:
+        return None
+    return CollectiveAborted(
+        f"the members disagree about {ours['kind']}: rank {rank} has {found[0]}, rank "
+        f"{peer} has {found[1]}; all members must make the same call"
+    )
 
 
 def difference(

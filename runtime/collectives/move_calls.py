@@ -52,7 +52,7 @@ class Broadcast(Tagged[NDArray]):
 
         facts = facts_of(self.name, array, root=root)
         if array.nbytes > EAGER_BYTES:
-            facts |= context.ring_facts
+            facts = context.along_ring(facts)
             return Chain(
                 order, facts, timeout, rank=context.rank, view=view, commit=write
             )

@@ -43,7 +43,7 @@ from pcp.errors import (
 )
 from pcp.runtime.collectives.agreement import Agreement, Said, many
 from pcp.runtime.collectives.descriptor import (
-    difference,
+    disagreement,
     open_payload,
     read,
     split_open_payload,
@@ -141,25 +141,26 @@ class Operation(LocalPart):
         self.begin()
         self._was_sent()
 
-    def on_open(
-        self, peer: int, payload: memoryview, when: float | None = None
+    def on_open(self, peer: int, payload: memoryview) -> None:
+        """Handle the OPEN frame of a peer."""
+        if self.over:
+            return
+        said, eager = split_open_payload(payload)
+        # As a rule it equals this member's, byte by byte.
+        theirs = self.descriptor if said == self._said else read(said)
+        self._opened_by(peer, theirs, eager)
+
+    def _opened_by(
+        self, peer: int, theirs: dict[str, Any], eager: memoryview, when: float = 0.0
     ) -> None:
-        """Handle the OPEN frame of a peer, which came now or at a time."""
+        """Take a peer's descriptor and eager payload, which came now or at a time."""
         if self.over:
             return
         if peer in self.opened or peer not in self.peers:
             raise ProtocolError(f"rank {peer} opened {self.name} out of turn")
-        said, eager = split_open_payload(payload)
-        # As a rule it equals this member's, byte by byte.
-        theirs = self.descriptor if said == self._said else read(said)
-        if (other := difference(self.descriptor, theirs, self.free)) is not None:
-            self.give_up(
-                CollectiveAborted(
-                    f"the members disagree about {self.name}: rank "
-                    f"{self.group.rank} has {other[0]}, rank {peer} has "
-                    f"{other[1]}; all members must make the same call"
-                )
-            )
+        mine = self.group.rank, self.descriptor
+        if error := disagreement(mine, (peer, theirs), self.free):
+            self.give_up(error)
             return
         self.opened[peer] = theirs
         if peer not in self.agreement.near:

@@ -83,7 +83,7 @@ class AllReduce(Tagged[NDArray]):
         out = None if target is array else target.reshape(-1)
         part = _contribution(context, self.op, array, into(target), out)
         part.in_place = target is array
-        facts = facts_of_sum("all_reduce", array.dtype, array.shape, self.op)
+        facts = facts_of_sum(AllReduce.name, array.dtype, array.shape, self.op)
         if spec is not None:
             if algorithm is not None:
                 raise UsageError("a compressed reduction has an algorithm of its own")
@@ -91,7 +91,11 @@ class AllReduce(Tagged[NDArray]):
             return _compressed(context, facts, timeout, part, spec, chunks, True)
         if algorithm is not None:
             facts = facts | {"algorithm": algorithm}
-        choice = algorithm or declared(array.nbytes, size)
+        far = context.distance
+        choice = algorithm or declared(array.nbytes, size, far)
+        if far is not None and choice != (algorithm or declared(array.nbytes, size)):
+            # Members that know another distance differ from this one.
+            facts = facts | {"algorithm": choice}
         if choice not in DIRECT and (plan := by_name(choice, size, context.rank)).moves:
             chunks = bounds(array.size, plan.chunks)
             return ScheduledReduce(context.peers, facts, timeout, part, plan, chunks)
@@ -131,8 +135,8 @@ class AllReduced(AllReduce):
         shared_scratch, size = context.shared_scratch, context.world_size
         chosen = spec is not None or self.algorithm is not None
         by_frames = chosen or shared_scratch is None or array.nbytes < SMALLEST
-        along_the_ring = not by_frames and declared(array.nbytes, size) == "ring"
-        if shared_scratch is None or not along_the_ring or not shared_scratch.possible:
+        choice = "" if by_frames else declared(array.nbytes, size, context.distance)
+        if shared_scratch is None or choice != "ring" or not shared_scratch.possible:
             target = self._target(array, context)
             return self._reduced(context, array, target, timeout, spec)
         chunks, through = (
@@ -141,10 +145,10 @@ class AllReduced(AllReduce):
         )
         own = chunks[context.rank] if through is ZeroCopyReduce else (0, 0)
         target, room = self._placed(array)
+        facts = facts_of_sum(AllReduce.name, array.dtype, array.shape, self.op)
         return through(
             context.peers,
-            facts_of_sum("all_reduce", array.dtype, array.shape, self.op)
-            | context.ring_facts,
+            context.along_ring(facts),
             timeout,
             _contribution(context, self.op, array, into(target)),
             along_ring(context.ring, context.rank),
@@ -268,7 +272,7 @@ class Reduce(Tagged[NDArray]):
             return EagerReduce(context.peers, facts, timeout, part)
         plan = along_ring(context.ring, context.rank, root=self.root)
         chunks = bounds(array.size, context.world_size)
-        facts |= context.ring_facts
+        facts = context.along_ring(facts)
         return ScheduledReduce(context.peers, facts, timeout, part, plan, chunks)
 
 
@@ -341,7 +345,7 @@ def _large(
     through: type[InPlaceReduce] | None,
 ) -> Operation:
     """A reduction along the ring, or through shared scratch where there is some."""
-    facts = facts | context.ring_facts
+    facts = context.along_ring(facts)
     plan = along_ring(context.ring, context.rank, gather=target is not None)
     small = part.source.nbytes < SMALLEST
     if context.shared_scratch is None or small or through is None:

@@ -55,7 +55,7 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, values: F32, seed: int = 0) -> U8:
-        """The bytes of a flat array, which stays as it is.
+        """The bytes of a flat array, which stays as it is; they may be its memory.
 
         `seed` is the one the receivers will use.
         """

@@ -99,7 +99,8 @@ class Asking:
         self, asked: TextRequest, prompts: list[list[int]], kind: str, client: str
     ) -> Asked:
         """Ask for `n` answers to each prompt; `Refused` means for none."""
-        self._check(asked)
+        if (found := refused(asked)) is not None:
+            raise Refused(400, "unsupported_value", found[1], param=found[0])
         name = f"{kind}-{secrets.token_hex(12)}"
         model = asked.model or self.models[0]
         made = Asked(name, client, model, int(time.time()), prompts)
@@ -127,13 +128,6 @@ class Asking:
         self.live.pop(asked.name, None)
 
     # Parts of a request.
-
-    def _check(self, asked: TextRequest) -> None:
-        if asked.model and asked.model not in self.models:
-            why = f"no model {asked.model!r}; there is {', '.join(self.models)}"
-            raise Refused(404, "model_not_found", why, param="model")
-        if (found := refused(asked)) is not None:
-            raise Refused(400, "unsupported_value", found[1], param=found[0])
 
     def _ask(
         self, asked: TextRequest, prompt: list[int], choice: int, client: str

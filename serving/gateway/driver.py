@@ -90,6 +90,7 @@ class Driver:
         """That the timer is for."""
         self._due = False
         self._closing = False
+        self._closed: asyncio.Future[None] | None = None
         self._began = self._lost_at = 0.0
         self._failures = 0
         self._ticking = False
@@ -167,7 +168,12 @@ class Driver:
             self._do(Draining())
 
     async def close(self) -> None:
-        """End all answers, and release the engine."""
+        """End all answers, release the engine. A second call waits for the first."""
+        if self._closed is None:
+            self._closed = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closed)
+
+    async def _close(self) -> None:
         self._closing = True
         if self._swap is not None and not self._swap.done.done():
             why = "the server is about to end"

@@ -1,11 +1,11 @@
-"""The HTTP server of a model: its parts put together, and run.
+"""The HTTP server of some models: its parts put together, and run.
 
-    gateway = Gateway(make_engine, folder, Options(models=["llama"]), log=print)
+    gateway = Gateway(make_engine, [Model(("llama",), folder)], Options(), log=print)
     with gateway.listen("127.0.0.1", 8000) as sock:
         asyncio.run(gateway.serve(sock))
 
 Behind `/v1` are OpenAI's routes. `/health` says that the process lives, `/ready` that
-it answers, `/metrics` is for Prometheus, `/v1/cluster` shows the engine.
+it answers, `/metrics` is for Prometheus, `/v1/cluster` shows the engines.
 """
 
 import asyncio
@@ -31,17 +31,15 @@ from pcp.runtime.transport.address import format_address, is_loopback
 from pcp.runtime.transport.link import listen
 from pcp.serving.gateway.api_keys import ApiKeys
 from pcp.serving.gateway.asking import Asking
-from pcp.serving.gateway.clients import Guard, read_json
+from pcp.serving.gateway.clients import Guard
 from pcp.serving.gateway.driver import Driver
 from pcp.serving.gateway.metrics import Metrics
 from pcp.serving.gateway.openai_routes import OpenAiRoutes
+from pcp.serving.gateway.operator_routes import OperatorRoutes
 from pcp.serving.gateway.page import chat_page
-from pcp.serving.gateway.refused import Refused, post, reply
-from pcp.serving.gateway.schemas import OtherWeights
+from pcp.serving.gateway.refused import Refused, reply
+from pcp.serving.gateway.served_models import Make, Model, ServedModel, ServedModels
 from pcp.serving.gateway.shardcompute import ShardComputeRoutes
-from pcp.serving.interface import Engine
-from pcp.serving.tokens.chat_template import ChatTemplate
-from pcp.serving.tokens.tokenizer import Tokenizer
 from pcp.training.observe.page_files import POLICY
 from pcp.training.observe.web.server import configured
 from pcp.version import VERSION
@@ -54,16 +52,14 @@ _PAGES = frozenset({"/", "/ui", "/dashboard"})
 class Options:
     """How a gateway behaves. Sizes are in bytes, times in seconds.
 
-    `models` are the names that clients may give for the model. `seconds` is the longest
-    that a request may take; a client that reads nothing for `patience` is left.
-    `origins` are other pages that may ask from a browser; `pages` is a folder with an
-    `index.html` in place of the chat page, and its files under `/static`. `scheduler`
+    `seconds` is the longest that a request may take; a client that reads nothing for
+    `patience` is left. `origins` are other pages that may ask from a browser; `pages`
+    is a folder with an `index.html` in place of the chat page, and its files under
+    `/static`. `drain` is how long answers under way have when a model ends. `scheduler`
     are options of `pcp.serving.scheduler.Limits`.
     """
 
-    models: Sequence[str]
     keys: ApiKeys = field(default_factory=lambda: ApiKeys({}))
-    chat_template: Path | None = None
     body_limit: int = 8 << 20
     seconds: float = 600.0
     patience: float = 30.0
@@ -76,26 +72,34 @@ class Options:
 
 
 class Gateway:
-    """A server of one model. `make` loads its engine once it listens."""
+    """A server of models. `make` loads the engine of one once it listens."""
 
     def __init__(
         self,
-        make: Callable[[], Engine],
-        folder: Path,
+        make: Make,
+        models: Sequence[Model],
         options: Options,
         *,
         log: Callable[[str], None],
     ) -> None:
         self.options, self._make, self._log = options, make, log
-        self.tokenizer = Tokenizer.of(folder)
-        named = self.tokenizer.named
-        self.template = ChatTemplate.of(folder, named, options.chat_template)
         self.metrics = Metrics()
-        self.driver: Driver
-        """There while it serves."""
-        self.asking: Asking
+        self.models = ServedModels(self._served)
+        for model in models:
+            self.models.add(model)
+        self._failure: BaseException | None = None
         self._server: uvicorn.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def driver(self) -> Driver:
+        """The first model's."""
+        return self.models.first.driver
+
+    @property
+    def asking(self) -> Asking:
+        """The first model's."""
+        return self.models.first.asking
 
     def listen(self, host: str, port: int) -> socket.socket:
         """A listening socket; ConfigError where it cannot be, or must not."""
@@ -125,14 +129,13 @@ class Gateway:
         )
         self._server, self._loop = uvicorn.Server(config), asyncio.get_running_loop()
         await self._server.serve(sockets=[sock])
-        failure = self.driver.failure
-        if failure is not None:
-            raise failure
+        if self._failure is not None:
+            raise self._failure
 
     @property
     def ready(self) -> bool:
         """Whether it serves, and a request that comes now would be computed."""
-        return self._loop is not None and self.driver.ready
+        return self._loop is not None and self.models.state == "ready"
 
     def stop(self) -> None:
         """End, from any thread: who is being answered has `drain` seconds."""
@@ -140,16 +143,17 @@ class Gateway:
         if loop is not None and server is not None:
 
             def end() -> None:
-                self.driver.drain()
+                for each in self.models:
+                    each.driver.drain()
                 server.should_exit = True
 
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(end)
 
     def swap(self, folder: str) -> float:
-        """Serve other weights, from any other thread; see `Driver.swap`."""
+        """As `ServedModels.swap`, of the first model, from any other thread."""
         assert self._loop is not None, "it serves"
-        swap = self.driver.swap(folder)
+        swap = self.models.swap("", folder)
         return asyncio.run_coroutine_threadsafe(swap, self._loop).result()
 
     def _app(self) -> Starlette:
@@ -169,23 +173,16 @@ class Gateway:
                 allow_headers=["*"],
             )
         ]
-        self.driver = Driver(
-            self._make,
-            self.tokenizer,
-            self.metrics,
-            log=self._log,
-            options=options.scheduler,
-        )
-        self.asking = Asking(
-            self.driver,
-            self.tokenizer,
-            self.template,
-            models=options.models,
-            seconds=options.seconds,
-        )
         sizes = {"body_limit": options.body_limit, "patience": options.patience}
-        openai = OpenAiRoutes(self.asking, **sizes)
-        shards = ShardComputeRoutes(self.asking, self.metrics, **sizes)
+        openai = OpenAiRoutes(self.models, **sizes)
+        shards = ShardComputeRoutes(self.models, self.metrics, **sizes)
+        operator = OperatorRoutes(
+            self.models,
+            options.keys,
+            log=self._log,
+            drain=options.drain,
+            body_limit=options.body_limit,
+        )
         self._shards = shards
         return Starlette(
             routes=[
@@ -193,7 +190,7 @@ class Gateway:
                 Route("/ready", self._ready),
                 Route("/metrics", self._metrics),
                 Route("/v1/cluster", self._cluster),
-                post("/v1/weights", self._weights),
+                *operator.routes(),
                 *(Route(path, self._page) for path in sorted(_PAGES)),
                 *openai.routes(),
                 *shards.routes(),
@@ -210,21 +207,36 @@ class Gateway:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self.driver.start()
+        for each in self.models:
+            each.driver.start()
         watch = asyncio.create_task(self._watch())
         try:
             yield
         finally:
             watch.cancel()
-            await self.driver.close()
+            await self.models.close()
 
     async def _watch(self) -> None:
-        """Say that the engine is there, or end with what went wrong."""
-        await self.driver.loaded.wait()
-        if self.driver.failure is None:
-            self._log(f"ready: {', '.join(self.options.models)}")
-        elif self._server is not None:
-            self._server.should_exit = True
+        """Say that the engines are there, or end with what went wrong."""
+        for each in list(self.models):
+            await each.driver.loaded.wait()
+            self._failure = each.driver.failure
+            if self._failure is not None:
+                assert self._server is not None, "it serves"
+                self._server.should_exit = True
+                return
+            self._log(f"ready: {', '.join(each.model.names)}")
+
+    def _served(self, model: Model) -> ServedModel:
+        options = self.options
+        return ServedModel(
+            model,
+            self._make,
+            self.metrics,
+            log=self._log,
+            seconds=options.seconds,
+            scheduler=options.scheduler,
+        )
 
     # Routes.
 
@@ -232,11 +244,10 @@ class Gateway:
         return reply({"status": "ok"})
 
     async def _ready(self, request: Request) -> Response:
-        if self.driver.ready:
-            return reply({"status": "ready"})
-        scheduler = self.driver.scheduler
-        status = "loading" if scheduler is None else "recovering"
-        return reply({"status": status}, 503, {"Retry-After": "1"})
+        state = self.models.state
+        if state == "ready":
+            return reply({"status": state})
+        return reply({"status": state}, 503, {"Retry-After": "1"})
 
     async def _page(self, request: Request) -> Response:
         """The chat page; to a program, ShardCompute's summary."""
@@ -261,8 +272,8 @@ class Gateway:
         by_page = asked.get("sec-fetch-dest") == "empty"
         if by_page or asked.get("accept") == "application/json":
             return await self._shards.report(request)
-        if self.driver.scheduler is not None:
-            self.metrics.load(self.driver.scheduler)
+        schedulers = [each.driver.scheduler for each in self.models]
+        self.metrics.load([each for each in schedulers if each is not None])
         try:
             text, kind = self.metrics.text()
         except MissingPackage as error:
@@ -270,38 +281,12 @@ class Gateway:
         return Response(text, media_type=kind)
 
     async def _cluster(self, request: Request) -> Response:
-        engine, scheduler = self.driver.engine, self.driver.scheduler
-        values: dict[str, Any] = {"version": VERSION, "ready": self.driver.ready}
-        values["models"] = list(self.options.models)
-        if engine is not None and scheduler is not None:
-            values["engine"] = engine.describe()
-            values["slots"] = {
-                "total": engine.slots,
-                "active": scheduler.active,
-                "queued": scheduler.queued,
-                "context": engine.context,
-                "cached_tokens": scheduler.cached,
-                "preempted": scheduler.preempted,
-                "recoveries": scheduler.recoveries,
-                "ticks": scheduler.ticks,
-            }
+        values: dict[str, Any] = {"version": VERSION, "ready": self.ready}
+        values["models"] = self.models.names
+        if self.models.served:
+            values |= self.models.first.describe()
+        values["served"] = {e.model.names[0]: e.describe() for e in self.models}
         return reply(values)
-
-    async def _weights(self, request: Request) -> Response:
-        """POST /v1/weights, by an operator: serve those of another folder."""
-        if not self.options.keys.is_operator(request.headers.get("authorization", "")):
-            why = "this is for the key of an operator: pcp serve --new-key NAME "
-            why += "--operator makes one, and --api-key-file names their file"
-            raise Refused(403, "not_operator", why)
-        asked = await read_json(request, OtherWeights, self.options.body_limit)
-        by = request.scope["client_name"]
-        self._log(f"{by} asks for the weights of {asked.folder}")
-        try:
-            seconds = await self.driver.swap(asked.folder)
-        except ConfigError as error:
-            raise Refused(400, "wrong_weights", str(error), param="folder") from error
-        self._log(f"serves the weights of {asked.folder}")
-        return reply({"weights": asked.folder, "paused_seconds": seconds})
 
     async def _internal_error(self, request: Request, error: Exception) -> Response:
         self._log(f"internal error: {type(error).__name__}: {error}")

@@ -4,6 +4,7 @@ Without it `/metrics` is an error, and nothing is counted but what `summary` sho
 """
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import Any
 
 from pcp.errors import MissingPackage
@@ -29,7 +30,7 @@ _GAUGES = {
     "pcp_serve_cached_tokens": "positions of the cache that active requests use",
     "pcp_serve_preempted": "requests that made way for another key",
     "pcp_serve_recoveries": "times the engine was made ready again",
-    "pcp_serve_ready": "1 while the engine can compute",
+    "pcp_serve_ready": "1 while every engine can compute",
 }
 _HISTOGRAMS = {
     "pcp_serve_first_token_seconds": ("from the request to its first token", _SECONDS),
@@ -119,17 +120,17 @@ class Metrics:
         """The engine was away for so long."""
         self._observe("pcp_serve_recovery_seconds", seconds)
 
-    def load(self, scheduler: Scheduler) -> None:
-        """How full the engine is."""
+    def load(self, schedulers: Sequence[Scheduler]) -> None:
+        """How full the engines are, all of them together."""
         if self._registry is None:
             return
         values = {
-            "queued": scheduler.queued,
-            "active": scheduler.active,
-            "cached_tokens": scheduler.cached,
-            "preempted": scheduler.preempted,
-            "recoveries": scheduler.recoveries,
-            "ready": scheduler.ready,
+            "queued": sum(each.queued for each in schedulers),
+            "active": sum(each.active for each in schedulers),
+            "cached_tokens": sum(each.cached for each in schedulers),
+            "preempted": sum(each.preempted for each in schedulers),
+            "recoveries": sum(each.recoveries for each in schedulers),
+            "ready": bool(schedulers) and all(each.ready for each in schedulers),
         }
         for name, value in values.items():
             self._registry[f"pcp_serve_{name}"].set(value)

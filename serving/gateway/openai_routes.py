@@ -19,18 +19,19 @@ from pcp.serving.gateway.schemas import (
     TextRequest,
     Tokenize,
 )
+from pcp.serving.gateway.served_models import ServedModels
 from pcp.serving.gateway.shapes import ChatShape, Shape, TextShape, ends, usage
 
 _ERRORS = {"timeout": (504, "timeout"), "error": (503, "engine_away")}
 
 
 class OpenAiRoutes:
-    """The handlers, over what makes requests of them."""
+    """The handlers, over the models that clients name."""
 
-    def __init__(self, asking: Asking, *, body_limit: int, patience: float) -> None:
-        self._asking, self._most, self._patience = asking, body_limit, patience
-        self._chat = ChatShape(asking.tokenizer)
-        self._text = TextShape(asking.tokenizer)
+    def __init__(
+        self, models: ServedModels, *, body_limit: int, patience: float
+    ) -> None:
+        self._models, self._most, self._patience = models, body_limit, patience
 
     def routes(self) -> list[Route]:
         """Where they are."""
@@ -46,48 +47,51 @@ class OpenAiRoutes:
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
-        data = [self._model(name) for name in self._asking.models]
+        data = [self._model(name) for name in self._models.names]
         return reply({"object": "list", "data": data})
 
     async def model(self, request: Request) -> Response:
         """GET /v1/models/{model}."""
-        name = request.path_params["model"]
-        if name not in self._asking.models:
-            raise Refused(404, "model_not_found", f"no model {name!r}", param="model")
-        return reply(self._model(name))
+        return reply(self._model(request.path_params["model"]))
 
     async def chat_completions(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
         asked = await read_json(request, ChatCompletion, self._most)
-        prompt = await self._asking.chat_prompt(asked.messages)
-        return await self._answer(request, asked, [prompt], self._chat)
+        asking = self._models.of(asked.model).asking
+        prompt = await asking.chat_prompt(asked.messages)
+        shape = ChatShape(asking.tokenizer)
+        return await self._answer(request, asking, asked, [prompt], shape)
 
     async def completions(self, request: Request) -> Response:
         """POST /v1/completions."""
         asked = await read_json(request, Completion, self._most)
-        prompts = await self._asking.prompts(asked)
+        asking = self._models.of(asked.model).asking
+        prompts = await asking.prompts(asked)
         if asked.echo and (asked.stream or asked.logprobs is not None):
             why = "echo goes with whole answers without logprobs"
             raise Refused(400, "unsupported_value", why, param="echo")
-        return await self._answer(request, asked, prompts, self._text)
+        shape = TextShape(asking.tokenizer)
+        return await self._answer(request, asking, asked, prompts, shape)
 
     async def cancel(self, request: Request) -> Response:
         """POST /v1/requests/{name}/cancel."""
         name = request.path_params["name"]
-        asked = self._asking.live.get(name)
-        if asked is None or asked.client != request.scope["client_name"]:
-            raise Refused(404, "not_found", f"no request {name!r} is being answered")
-        return reply({"id": name, "cancelled": self._asking.cancel(asked)})
+        for each in self._models:
+            asked = each.asking.live.get(name)
+            if asked is not None and asked.client == request.scope["client_name"]:
+                return reply({"id": name, "cancelled": each.asking.cancel(asked)})
+        raise Refused(404, "not_found", f"no request {name!r} is being answered")
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize: of a text, or of a conversation as the model sees it."""
         asked = await read_json(request, Tokenize, self._most)
+        asking = self._models.of(asked.model).asking
         if asked.messages is not None:
-            tokens = await self._asking.chat_prompt(asked.messages)
+            tokens = await asking.chat_prompt(asked.messages)
         else:
             special = asked.add_special_tokens
-            tokens = await self._asking.encode(asked.prompt or "", special=special)
-        engine = self._asking.driver.engine
+            tokens = await asking.encode(asked.prompt or "", special=special)
+        engine = asking.driver.engine
         context = engine.context if engine is not None else None
         counts = {"count": len(tokens), "max_model_len": context}
         return reply({"tokens": tokens} | counts)
@@ -95,17 +99,18 @@ class OpenAiRoutes:
     async def detokenize(self, request: Request) -> Response:
         """POST /detokenize: special tokens are shown."""
         asked = await read_json(request, Detokenize, self._most)
-        size = self._asking.tokenizer.size
+        tokenizer = self._models.of(asked.model).asking.tokenizer
+        size = tokenizer.size
         if wrong := [token for token in asked.tokens if not 0 <= token < size]:
             why = f"there is no token {wrong[0]}: they are below {size}"
             raise Refused(400, "invalid_value", why, param="tokens")
-        text = self._asking.tokenizer.decode(asked.tokens, special=True)
+        text = tokenizer.decode(asked.tokens, special=True)
         return reply({"prompt": text})
 
     # Answers.
 
     def _model(self, name: str) -> dict[str, Any]:
-        engine = self._asking.driver.engine
+        engine = self._models.of(name).driver.engine
         context = engine.context if engine is not None else None
         model = {"id": name, "object": "model", "created": 0, "owned_by": "pcp"}
         return model | {"max_model_len": context}
@@ -113,30 +118,31 @@ class OpenAiRoutes:
     async def _answer(
         self,
         request: Request,
+        asking: Asking,
         asked: TextRequest,
         prompts: list[list[int]],
         shape: Shape,
     ) -> Response:
-        kind = "chatcmpl" if shape is self._chat else "cmpl"
+        kind = "chatcmpl" if isinstance(shape, ChatShape) else "cmpl"
         client = request.scope["client_name"]
-        made = self._asking.submit(asked, prompts, kind, client)
+        made = asking.submit(asked, prompts, kind, client)
         headers = {"X-Request-Id": made.name}
         if made.warning:
             headers["Warning"] = f'299 pcp "{made.warning}"'
         if asked.stream:
             events = self._stream(asked, made, shape)
             return EventStream(
-                events, lambda: self._asking.forget(made), self._patience, headers
+                events, lambda: asking.forget(made), self._patience, headers
             )
         try:
-            async with watched(request.receive, lambda: self._asking.cancel(made)):
-                content = await self._whole(asked, made, shape)
+            async with watched(request.receive, lambda: asking.cancel(made)):
+                content = await self._whole(asking, asked, made, shape)
         finally:
-            self._asking.forget(made)
+            asking.forget(made)
         return reply(content, headers=headers)
 
     async def _whole(
-        self, asked: TextRequest, made: Asked, shape: Shape
+        self, asking: Asking, asked: TextRequest, made: Asked, shape: Shape
     ) -> dict[str, Any]:
         answers = await read_whole(made.inbox, len(made.numbers))
         top, choices = top_logprobs(asked), []
@@ -150,7 +156,7 @@ class OpenAiRoutes:
             text = answer.text
             if isinstance(asked, Completion) and asked.echo:
                 prompt = made.prompts[index // asked.n]
-                text = self._asking.tokenizer.decode(prompt) + text
+                text = asking.tokenizer.decode(prompt) + text
             choices.append(shape.choice(index, text, logprobs, ended.reason))
         content = shape.head(made, shape.whole) | {"choices": choices}
         return content | {"usage": usage(made, ends(answers))}

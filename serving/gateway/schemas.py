@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 MOST_CHOICES = 16
 MOST_STOPS = 16
 MOST_LOGPROBS = 20
+MOST_SLOTS = 1024
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -183,6 +184,7 @@ class Completion(TextRequest):
 class Tokenize(BaseModel):
     """POST /tokenize."""
 
+    model: str = ""
     prompt: str | None = None
     messages: list[Message] | None = None
     add_special_tokens: bool = True
@@ -191,6 +193,7 @@ class Tokenize(BaseModel):
 class Detokenize(BaseModel):
     """POST /detokenize."""
 
+    model: str = ""
     tokens: list[int]
 
 
@@ -198,3 +201,18 @@ class OtherWeights(BaseModel):
     """POST /v1/weights: a folder of the server's machine."""
 
     folder: str
+    model: str = ""
+
+
+class OtherModel(BaseModel):
+    """POST /v1/operator/models: a folder of the server's machine, or a known name."""
+
+    folder: str = ""
+    name: str = ""
+    slots: int | None = Field(None, ge=1, le=MOST_SLOTS)
+
+
+class OtherSlots(BaseModel):
+    """POST /v1/operator/models/{name}/scale."""
+
+    slots: int = Field(ge=1, le=MOST_SLOTS)

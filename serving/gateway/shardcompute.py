@@ -23,6 +23,7 @@ from pcp.serving.gateway.clients import EventStream, read_json, watched
 from pcp.serving.gateway.metrics import Metrics
 from pcp.serving.gateway.refused import Refused, post, reply
 from pcp.serving.gateway.schemas import Completion, Message
+from pcp.serving.gateway.served_models import ServedModels
 
 _KEPT = 1000
 """Results, users and lines of usage that are remembered."""
@@ -70,12 +71,17 @@ class Usage(BaseModel):
 
 
 class ShardComputeRoutes:
-    """The handlers, over what makes requests."""
+    """The handlers, over the first model: requests of ShardCompute name none."""
 
     def __init__(
-        self, asking: Asking, metrics: Metrics, *, body_limit: int, patience: float
+        self,
+        models: ServedModels,
+        metrics: Metrics,
+        *,
+        body_limit: int,
+        patience: float,
     ) -> None:
-        self._asking, self._metrics = asking, metrics
+        self._models, self._metrics = models, metrics
         self._most, self._patience = body_limit, patience
         self._born = time.time()
         self._results: OrderedDict[str, dict[str, Any]] = OrderedDict()
@@ -111,6 +117,10 @@ class ShardComputeRoutes:
         found += [post(path, handler) for paths, handler in posts for path in paths]
         found += [Route("/workers/{name}", self.no_worker, methods=["DELETE"])]
         return [*found, Route("/ws/collective/{rank}", self.no_worker)]
+
+    @property
+    def _asking(self) -> Asking:
+        return self._models.first.asking
 
     # The state of the cluster.
 
@@ -233,8 +243,9 @@ class ShardComputeRoutes:
     async def inference(self, request: Request) -> Response:
         """POST /inference: tokens in, all tokens out."""
         asked = await read_json(request, TokenInference, self._most)
-        made = await self._submit(request, asked, asked.input_ids)
-        answer, timing = await self._whole(request, made)
+        asking = self._asking
+        made = await self._submit(request, asking, asked, asked.input_ids)
+        answer, timing = await self._whole(request, asking, made)
         tokens = [*made.prompts[0], *(each.token for each in answer.sampled)]
         content = {"request_id": made.name, "output_ids": tokens, "timing": timing}
         self._keep(made.name, {"status": "completed", "error": None} | content)
@@ -243,8 +254,10 @@ class ShardComputeRoutes:
     async def text(self, request: Request) -> Response:
         """POST /inference/text: a prompt or a conversation in, text out."""
         asked = await read_json(request, TextInference, self._most)
-        made = await self._submit(request, asked, await self._prompt(asked))
-        answer, timing = await self._whole(request, made)
+        asking = self._asking
+        prompt = await self._prompt(asking, asked)
+        made = await self._submit(request, asking, asked, prompt)
+        answer, timing = await self._whole(request, asking, made)
         tokens = [*made.prompts[0], *(each.token for each in answer.sampled)]
         content = {"request_id": made.name, "output_text": answer.text}
         content |= {"output_ids": tokens, "timing": timing}
@@ -254,31 +267,33 @@ class ShardComputeRoutes:
     async def stream(self, request: Request) -> Response:
         """POST /inference/text/stream: events `token`, then `done` or `error`."""
         asked = await read_json(request, TextInference, self._most)
-        made = await self._submit(request, asked, await self._prompt(asked))
+        asking = self._asking
+        prompt = await self._prompt(asking, asked)
+        made = await self._submit(request, asking, asked, prompt)
         events = self._events(made, time.monotonic())
-        return EventStream(events, lambda: self._asking.forget(made), self._patience)
+        return EventStream(events, lambda: asking.forget(made), self._patience)
 
     async def result(self, request: Request) -> Response:
         """GET /inference/{id}."""
         name = request.path_params["name"]
-        if name in self._asking.live:
+        if any(name in each.asking.live for each in self._models):
             return reply({"status": "pending"})
         if name not in self._results:
             raise Refused(404, "not_found", "Request not found")
         return reply(self._results[name])
 
-    async def _prompt(self, asked: TextInference) -> list[int]:
+    async def _prompt(self, asking: Asking, asked: TextInference) -> list[int]:
         messages = asked.messages or []
-        if messages and self._asking.template is not None:
-            return await self._asking.chat_prompt(messages)
+        if messages and asking.template is not None:
+            return await asking.chat_prompt(messages)
         lines = (m.plain() for m in messages)
         text = asked.prompt or "\n".join(f"{m['role']}: {m['content']}" for m in lines)
         if not text.strip():
             raise Refused(400, "invalid_value", "Prompt or messages required")
-        return await self._asking.encode(text)
+        return await asking.encode(text)
 
     async def _submit(
-        self, request: Request, asked: Inference, prompt: list[int]
+        self, request: Request, asking: Asking, asked: Inference, prompt: list[int]
     ) -> Asked:
         values = Completion.model_validate(
             {
@@ -291,17 +306,19 @@ class ShardComputeRoutes:
                 "timeout": asked.timeout,
             }
         )
-        prompts = await self._asking.prompts(values)
+        prompts = await asking.prompts(values)
         client = request.scope["client_name"]
-        return self._asking.submit(values, prompts, "inference", client)
+        return asking.submit(values, prompts, "inference", client)
 
-    async def _whole(self, request: Request, made: Asked) -> tuple[Whole, Any]:
+    async def _whole(
+        self, request: Request, asking: Asking, made: Asked
+    ) -> tuple[Whole, Any]:
         began = time.monotonic()
         try:
-            async with watched(request.receive, lambda: self._asking.cancel(made)):
+            async with watched(request.receive, lambda: asking.cancel(made)):
                 (answer,) = await read_whole(made.inbox, 1)
         finally:
-            self._asking.forget(made)
+            asking.forget(made)
         ended = answer.ended
         assert ended is not None
         if ended.reason in ("timeout", "error"):

@@ -237,6 +237,7 @@ def test_parts_of_the_weights_serve_as_the_whole(
 
 
 @pytest.mark.slow  # compiles and starts four meshes
+@pytest.mark.timeout(1200)  # beside other work a compile alone takes minutes
 @pytest.mark.parametrize(
     ("name", "mesh"),
     [

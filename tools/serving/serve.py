@@ -1,24 +1,25 @@
-"""`pcp serve`: a model's folder behind OpenAI's API.
+"""`pcp serve`: folders of models behind OpenAI's API.
 
-It listens at once, and answers when the model is compiled and loaded (`/ready`).
+It listens at once, and answers when the models are compiled and loaded (`/ready`).
 """
 
 import asyncio
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pcp.errors import ConfigError, UsageError
 from pcp.serving.tokens.tokenizer import needed
-from pcp.tools.serving.serving_engine import add_engine_flags, engine_maker
+from pcp.tools.serving.serving_engine import Make, add_engine_flags, engine_maker
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.lines import say
 from pcp.tools.support.signals import in_order
 
 if TYPE_CHECKING:
     from pcp.serving.gateway.gateway import Options
+    from pcp.serving.gateway.served_models import Model
 
 PROG = "pcp serve"
 
@@ -32,19 +33,23 @@ def parser() -> Parser:
     """Its flags."""
     parser = Parser(
         prog=PROG,
-        description="Serve a model: OpenAI's API under /v1, a chat page, metrics. The "
+        description="Serve models: OpenAI's API under /v1, a chat page, metrics. A "
         "folder is one that transformers' save_pretrained wrote, with its tokenizer. "
-        "Ctrl-C ends it.",
+        "Each has an engine of its own, as the flags say; requests name their model, "
+        "or mean the first. Ctrl-C ends it.",
         example="pcp serve model/ --slots 8 --port 8000",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the model's folder")
+    parser.add_argument(
+        "folders", type=Path, nargs="+", metavar="DIR", help="of a model each"
+    )
     add_engine_flags(parser)
     add = parser.add_argument_group("who may ask").add_argument
     add("--host", default="127.0.0.1", help="address to listen on; this machine's own")
     add("--port", type=port_number, default=8000, help="default: 8000; 0: any free one")
     add("--api-key-file", type=Path, metavar="FILE", help="names and hashes of keys")
     add("--new-key", metavar="NAME", help="add a key to that file, print it, and end")
-    add("--operator", action="store_true", help="with --new-key: it may change weights")
+    help_ = "with --new-key: it may start, stop and scale models, and change weights"
+    add("--operator", action="store_true", help=help_)
     add("--insecure", action="store_true", help="other machines may ask without a key")
     add("--tls-cert", type=Path, metavar="FILE", help="certificate (PEM): HTTPS")
     add("--tls-key", type=Path, metavar="FILE", help="its key")
@@ -57,7 +62,8 @@ def parser() -> Parser:
     )
     add("--ui", type=Path, metavar="DIR", help="another page: DIR/index.html, /static")
     add = parser.add_argument_group("answers").add_argument
-    add("--model-name", action="append", metavar="NAME", help="default: the folder's")
+    help_ = "default: the folder's; of several folders one each, in their order"
+    add("--model-name", action="append", metavar="NAME", help=help_)
     add("--chat-template", type=Path, metavar="FILE", help="Jinja, in place of its own")
     add("--queue", type=_count, default=128, metavar="N", help="requests that may wait")
     add("--per-key", type=_count, default=0, metavar="N", help="of one key; 0: any")
@@ -80,18 +86,54 @@ def _main(argv: Sequence[str]) -> int:
         return _new_key(flags)
     if (flags.tls_cert is None) != (flags.tls_key is None):
         raise UsageError("--tls-cert and --tls-key go together")
-    if not flags.folder.is_dir():
-        raise ConfigError(f"{flags.folder} is no folder of a model")
+    for folder in flags.folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder} is no folder of a model")
+    _check_several(flags)
     for package in ("starlette", "uvicorn"):
         needed(package)
     _serve(flags, engine_maker(flags, say))
     return 0
 
 
-def _serve(flags: Namespace, make: Callable[[], Any]) -> None:
+def _check_several(flags: Namespace) -> None:
+    """What is of one model alone goes with one folder."""
+    if len(flags.folders) == 1:
+        return
+    for flag in ("bundle", "draft", "chat_template"):
+        if getattr(flags, flag) is not None:
+            name = "--" + flag.replace("_", "-")
+            raise UsageError(f"{name} is of one model, and there are several folders")
+    names = flags.model_name
+    if names is not None and len(names) != len(flags.folders):
+        raise UsageError(
+            f"--model-name: {len(names)} for {len(flags.folders)} folders; one for each"
+        )
+    names = names or [folder.resolve().name for folder in flags.folders]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise UsageError(f"two models are named {min(twice)}: give each a --model-name")
+
+
+def _models(flags: Namespace) -> "list[Model]":
+    from pcp.serving.gateway.served_models import Model
+
+    folders = flags.folders
+    names = flags.model_name or [folder.resolve().name for folder in folders]
+    if len(folders) == 1:
+        return [Model(tuple(names), folders[0], flags.chat_template)]
+    pairs = zip(names, folders, strict=True)
+    return [Model((name,), folder) for name, folder in pairs]
+
+
+def _serve(flags: Namespace, make: Make) -> None:
     from pcp.serving.gateway.gateway import Gateway
 
-    gateway = Gateway(make, flags.folder, _options(flags), log=say)
+    gateway = Gateway(
+        lambda model: make(model.folder, model.slots, model.weights),
+        _models(flags),
+        _options(flags),
+        log=say,
+    )
     with gateway.listen(flags.host, flags.port) as sock:
         host = f"[{flags.host}]" if ":" in flags.host else flags.host
         scheme = "https" if flags.tls_cert else "http"
@@ -105,9 +147,7 @@ def _options(flags: Namespace) -> "Options":
 
     certificate = (flags.tls_cert, flags.tls_key) if flags.tls_cert else None
     return Options(
-        models=flags.model_name or [flags.folder.resolve().name],
         keys=ApiKeys.read(flags.api_key_file),
-        chat_template=flags.chat_template,
         body_limit=flags.body_limit,
         seconds=flags.deadline,
         patience=flags.patience,

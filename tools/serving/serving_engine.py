@@ -40,8 +40,16 @@ def add_engine_flags(parser: ArgumentParser) -> None:
     add("--cache", metavar="DIR", help="of compiled modules; default: the user's")
 
 
-def engine_maker(flags: Namespace, log: Log) -> Callable[[], Engine]:
-    """What compiles and loads the engine; wrong flags are told now."""
+Make = Callable[[Path, int | None, Path | None], Engine]
+"""Takes a model's folder, a number of slots in place of `--slots`, and a folder of
+weights in place of its own."""
+
+
+def engine_maker(flags: Namespace, log: Log) -> Make:
+    """What compiles and loads engines; wrong flags are told now.
+
+    `--bundle` and `--draft` are of the first folder that the flags name.
+    """
     mesh = _mesh(flags)
     if flags.slots < 1:
         raise ConfigError("--slots: there is at least one")
@@ -63,17 +71,21 @@ def engine_maker(flags: Namespace, log: Log) -> Callable[[], Engine]:
     if flags.bundle is not None and not flags.bundle.is_file():
         raise ConfigError(f"--bundle {flags.bundle}: there is no such file")
 
-    def make() -> Engine:
+    def make(folder: Path, slots: int | None, weights: Path | None) -> Engine:
+        from pcp.serving.weights import check_same_model
         from pcp.tools.serving import decoder_engine
 
-        bundle = Bundle.read(flags.bundle) if flags.bundle else None
-        bundle = bundle or _compiled(flags, mesh, log)
-        drafter = _drafter(flags, bundle, log)
-        log(f"loading the weights of {flags.folder}")
+        count, first = slots or flags.slots, folder == flags.folders[0]
+        if weights is not None:
+            check_same_model(folder, str(weights))
+        bundle = Bundle.read(flags.bundle) if flags.bundle and first else None
+        bundle = bundle or _compiled(flags, folder, count, mesh, log)
+        drafter = _drafter(flags, count, bundle, log) if first else None
+        log(f"loading the weights of {weights or folder}")
         return decoder_engine.of_bundle(
             bundle,
-            flags.folder,
-            slots=flags.slots,
+            weights or folder,
+            slots=count,
             device=flags.device,
             spares=flags.spares,
             drafter=drafter,
@@ -83,7 +95,7 @@ def engine_maker(flags: Namespace, log: Log) -> Callable[[], Engine]:
     return make
 
 
-def _drafter(flags: Namespace, bundle: Bundle, log: Log) -> Drafter | None:
+def _drafter(flags: Namespace, slots: int, bundle: Bundle, log: Log) -> Drafter | None:
     """What `--draft` says, for a bundle that has functions for it."""
     if flags.draft is None:
         return None
@@ -102,26 +114,28 @@ def _drafter(flags: Namespace, bundle: Bundle, log: Log) -> Drafter | None:
     check_weights(folder, {})
     log(f"compiling the model that drafts, of {folder}")
     context = shapes.context
-    wanted = phases(flags.slots, context, drafts=True)
+    wanted = phases(slots, context, drafts=True)
     # Whatever it drafts, the answers are right: its numbers may be rough.
     how = {"cache": cache_folder(flags.cache), "weights": DRAFT_WEIGHTS}
     own = compile_folder(folder, wanted, context, targets=["cpu:host"], **how)
-    place = {"slots": flags.slots, "device": flags.device}
+    place = {"slots": slots, "device": flags.device}
     return draft_model(own, folder, vocabulary=shapes.vocabulary, **place)
 
 
-def _compiled(flags: Namespace, mesh: dict[str, int], log: Log) -> Bundle:
+def _compiled(
+    flags: Namespace, folder: Path, slots: int, mesh: dict[str, int], log: Log
+) -> Bundle:
     from pcp.tools.serving.decoder_bundle import check_weights, compile_folder
     from pcp.tools.serving.decoder_engine import phases
 
-    check_weights(flags.folder, mesh)
-    log(f"compiling the model of {flags.folder}")
+    check_weights(folder, mesh)
+    log(f"compiling the model of {folder}")
     context = flags.context if flags.context is not None else ()
     drafted = flags.draft_tokens if flags.draft else 0
-    wanted = phases(flags.slots, context, drafted=drafted)
+    wanted = phases(slots, context, drafted=drafted)
     cache = cache_folder(flags.cache)
     how = {"mesh": mesh, "cache": cache, "weights": flags.weights}
-    return compile_folder(flags.folder, wanted, context, targets=["cpu:host"], **how)
+    return compile_folder(folder, wanted, context, targets=["cpu:host"], **how)
 
 
 def _mesh(flags: Namespace) -> dict[str, int]:

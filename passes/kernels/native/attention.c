@@ -6,8 +6,8 @@
    Row r sees the columns up to r + ahead, the others are as if they were minus infinity;
    what no row of a block sees is left out. Besides there may be one number for each pair,
    that is added to its score, or stands in its place where it is not zero. A row of minus
-   infinities alone is not a number. All pairs of positions are nowhere in memory. The
-   width is whole vectors. */
+   infinities alone is not a number. All pairs of positions are nowhere in memory. The width
+   is whole vectors. */
 #include "vector.h"
 
 #define PANEL (2 * LANES)

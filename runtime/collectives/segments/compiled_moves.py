@@ -114,10 +114,13 @@ def first_writes(
     """Which moves are the first to write their elements; None if some are in part."""
     saves, written = list[bool](), list[tuple[int, int]]()
     for move, (start, stop) in zip(plan.moves, ranges, strict=True):
+        if move.sends:
+            saves.append(False)
+            continue
         met = [one for one in written if one[0] < stop and start < one[1]]
-        if not move.sends and any(a > start or b < stop for a, b in met):
+        if any(a > start or b < stop for a, b in met):
             return None
-        saves.append(not move.sends and not met)
+        saves.append(not met)
         if saves[-1]:
             written.append((start, stop))
     return saves
@@ -191,10 +194,10 @@ class CompiledLoop:
         """Take a reduction in; with `voting` its peers have to be those of the loop."""
         table, before = array("q"), array("q")
         for index, (move, stop) in enumerate(zip(plan.moves, work.stops, strict=True)):
-            row = self._peers.index(move.peer), move.round, work.at[index], stop
+            where = self._peers.index(move.peer), move.round, work.at[index], stop
             saves = work.saves is not None and work.saves[index]
-            table.extend([*row, move.sends, move.reduce, move.ends, saves])
-            table.extend([len(before), len(move.after)])
+            how = move.sends, move.reduce, move.ends, saves
+            table.extend((*where, *how, len(before), len(move.after)))
             before.extend(move.after)
         one = next(iter(self.links.values()))
         prefix = data_prefix(one.epoch, of.tag, of.seq, unchecked=one.unchecked)

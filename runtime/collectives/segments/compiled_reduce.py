@@ -32,6 +32,7 @@ from pcp.runtime.collectives.segments.compiled_moves import (
 )
 from pcp.runtime.collectives.segments.segment_flow import FlatBuffer, SegmentFlow
 from pcp.runtime.memory.buffer_pool import overlap, spans
+from pcp.runtime.memory.dtypes import name_of
 from pcp.runtime.transport.frame import (
     Frame,
     Kind,
@@ -162,8 +163,9 @@ class CompiledReduce(Operation):
 
     def _users(self) -> list[Operation]:
         """The other operations under way that work in memory of the operand."""
-        mine, under_way = self._memory, self.group.under_way
-        others = (op for op in under_way if op is not self and op.given is not None)
+        under_way = self.group.under_way
+        others = [op for op in under_way if op is not self and op.given is not None]
+        mine = self._memory if others else []
         return [op for op in others if overlap(spans(op.given), mine)]
 
     def _check_users(self) -> None:
@@ -221,10 +223,8 @@ class CompiledReduce(Operation):
         self._leave()  # the result is not in `_out` yet, or the old values are
         super().decided(commit)
 
-    def on_open(
-        self, peer: int, payload: memoryview, when: float | None = None
-    ) -> None:
-        super().on_open(peer, payload, when)
+    def on_open(self, peer: int, payload: memoryview) -> None:
+        super().on_open(peer, payload)
         if self._compiled is not None and peer in self.opened:
             self._compiled.note(self, peer)
 
@@ -252,7 +252,7 @@ class CompiledReduce(Operation):
         """The letter of the addition in the compiled loops; None if they have none."""
         if self._reduction.op not in ("sum", "mean"):
             return None
-        return _SUMS.get(self._reduction.accumulator.name)
+        return _SUMS.get(name_of(self._reduction.accumulator))
 
     @property
     def sum_travels(self) -> bool:
@@ -273,7 +273,7 @@ class CompiledReduce(Operation):
 
     def peer_opened(self, peer: int, when: float) -> None:
         """Note that a peer has opened, with the same frame as this member."""
-        self.on_open(peer, memoryview(open_payload(self._said, b"")), when)
+        self._opened_by(peer, self.descriptor, memoryview(b""), when)
 
     def has_voted(self, when: float) -> None:
         """Note that the vote of this member is on its way."""
@@ -314,8 +314,9 @@ class CompiledReduce(Operation):
         self._compiled, self._waits_below = None, False
         self._made_in_place = over and self._saved
         self._saved = False
-        self.timing.sent -= self._unsent_bytes()  # `send_data` counts them
-        for index, move in enumerate(self._plan.moves):
-            if move.sends:
-                self._send_on(index, move)
+        if not over:
+            self.timing.sent -= self._unsent_bytes()  # `send_data` counts them
+            for index, move in enumerate(self._plan.moves):
+                if move.sends:
+                    self._send_on(index, move)
         self._was_sent()

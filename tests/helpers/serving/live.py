@@ -5,7 +5,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from helpers.serving.closed_form import ClosedForm
 from pcp import strict_json
 from pcp.serving.client import Client
 from pcp.serving.gateway.gateway import Gateway, Options
+from pcp.serving.gateway.served_models import Model
 from pcp.serving.interface import Engine, Sampled, Tick
 
 _SECONDS = 30.0
@@ -104,15 +105,21 @@ class Live:
 @contextmanager
 def live(
     folder: Path,
-    make: Callable[[], Engine],
+    make: Callable[..., Engine],
     *,
     wait: bool = True,
+    models: Sequence[Model] = (),
     **options: Any,
 ) -> Iterator[Live]:
-    """A gateway while inside; with `wait`, ready before."""
+    """A gateway while inside; with `wait`, ready before.
+
+    `make` is given the model where there are several `models`.
+    """
     said: list[str] = []
-    made = {"models": ["test-model"], "drain": 1.0} | options
-    gateway = Gateway(make, folder, Options(**made), log=said.append)
+    made: dict[str, Any] = {"drain": 1.0} | options
+    served = models or [Model(("test-model",), folder)]
+    loads = make if models else lambda _: make()
+    gateway = Gateway(loads, served, Options(**made), log=said.append)
     sock = gateway.listen("127.0.0.1", 0)
     port = sock.getsockname()[1]
     errors: list[BaseException] = []

@@ -37,7 +37,7 @@ def weights(seed: int = 0) -> Weights:
     return made
 
 
-def save(folder: Path, positions: int = 128) -> Weights:
+def save(folder: Path, positions: int = 128, seed: int = 0) -> Weights:
     """The folder of the model, with its tokenizer."""
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -56,7 +56,7 @@ def save(folder: Path, positions: int = 128) -> Weights:
         "bos_token_id": 0,
         "eos_token_id": 1,
     }
-    made = weights()
+    made = weights(seed)
     write(folder)
     (folder / "config.json").write_text(json.dumps(config))
     store(folder, made)

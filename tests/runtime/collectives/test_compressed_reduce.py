@@ -4,12 +4,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers.worlds.communicators import outcome
+from helpers.worlds.communicators import outcome, together, world
 
 from pcp.errors import CollectiveAborted, RuntimeFault, Timeout, UsageError
 from pcp.runtime import Communicator
 from pcp.runtime.collectives.compressed_reduce import SEGMENT, CompressedReduce
-from pcp.runtime.compression.codecs import TopK, codec
+from pcp.runtime.compression.codecs import Codec, TopK, codec
 from pcp.runtime.compression.error_feedback import ErrorFeedback
 from pcp.runtime.compression.power_sgd import PowerSGD, orthonormal, outer
 from pcp.runtime.transport.fault_injection import Fault, FaultPlan
@@ -40,6 +40,32 @@ class World:
 def inputs(size: int, count: int, seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     return [rng.standard_normal(count).astype(np.float32) for _ in range(size)]
+
+
+class Bits(Codec):
+    """A codec of a caller's own, whose bytes are the memory of the values."""
+
+    name = "bits"
+
+    def wire_bytes(self, count: int) -> int:
+        return 4 * count
+
+    def encode(self, values: np.ndarray, seed: int = 0) -> np.ndarray:
+        return values.view(np.uint8)
+
+    def decode(self, wire: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+        return wire.view(np.float32)
+
+
+def test_a_codec_may_give_the_memory_of_the_values() -> None:
+    """A sum is still being sent when the next segment is added up."""
+    xs = inputs(2, 12 * SEGMENT)
+    with world("tcp", 2) as comms:
+        outs = together(
+            comms,
+            lambda comm: comm.all_reduce(xs[comm.rank].copy(), compression=Bits()),
+        )
+    assert all(np.array_equal(out, xs[0] + xs[1]) for out in outs)
 
 
 @pytest.mark.parametrize("name", CODECS)

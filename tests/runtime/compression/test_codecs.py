@@ -1,5 +1,7 @@
 """Codecs: exact sizes, error bounds, and what must never be hidden."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcp.errors import ProtocolError, UsageError
+from pcp.runtime.compression.codec_scratch import KEPT
 from pcp.runtime.compression.codecs import BLOCK, codec
 
 SCALED = {"fp8": 2**-4, "int8": 0.5 / 127, "e3m0": 1 / 3, "int2": 0.5 / 1.5}
@@ -170,3 +173,18 @@ def test_unknown_names_are_errors(name: str) -> None:
 def test_a_near_miss_names_what_was_meant() -> None:
     with pytest.raises(UsageError, match="int8"):
         codec("in8")
+
+
+def test_threads_that_encode_at_once_do_not_share_memory() -> None:
+    """Blocks are scaled in memory of the thread; larger arrays in fresh memory."""
+    draw = np.random.default_rng(7)
+    sizes = [300, 5, BLOCK, KEPT + BLOCK + 3, 70_000, 300]
+    arrays = [draw.standard_normal(size).astype(np.float32) for size in sizes]
+    int8 = codec("int8")
+    want = [int8.encode(array.copy()).tobytes() for array in arrays]
+
+    def encoded(_: int) -> list[bytes]:
+        return [int8.encode(array).tobytes() for array in arrays]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(found == want for found in pool.map(encoded, range(12)))

@@ -23,6 +23,7 @@ from helpers.serving.live import Live, Paced, live
 
 from pcp.errors import RuntimeFault
 from pcp.serving.client import Client
+from pcp.serving.gateway import api_keys
 from pcp.serving.gateway.api_keys import ApiKeys
 from pcp.serving.tokens.tokenizer import Tokenizer
 from pcp.tools.cli import main
@@ -95,6 +96,51 @@ def test_a_folder_is_served_and_says_what_its_numbers_say(tmp_path, mesh) -> Non
     assert process.returncode == 130
 
 
+@pytest.mark.slow  # compiles two models, and one of them again
+@pytest.mark.timeout(1200)  # beside other work that takes minutes
+def test_several_folders_are_served_and_changed_by_an_operator(tmp_path) -> None:
+    """By the command, with real engines: each says what its own numbers say."""
+    wanted = {
+        name: greedy(save(tmp_path / name, seed=seed), [5, 6, 7, 8], 24)
+        for seed, name in enumerate(("one", "two"))
+    }
+    assert wanted["one"] != wanted["two"]
+    file, where = tmp_path / "keys", "/v1/operator/models"
+    key = api_keys.new(file, "root", operator=True)
+    command = [sys.executable, "-m", "pcp.tools.cli", "serve"]
+    command += [str(tmp_path / name) for name in wanted]
+    command += ["--port", "0", "--slots", "1", "--context", "64"]
+    command += ["--api-key-file", str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            client = Client(address(process), key=key, seconds=5 * SECONDS)
+            ready(client, process)
+            asked = {"prompt": [5, 6, 7, 8], "max_tokens": 24, "temperature": 0}
+            asked |= {"ignore_eos": True, "skip_special_tokens": False}
+
+            def check(name: str) -> None:
+                reply = client.post("/v1/completions", asked | {"model": name})
+                text = Tokenizer.of(tmp_path / name).decode(wanted[name], special=True)
+                assert reply["choices"][0]["text"] == text
+
+            for name in wanted:
+                check(name)
+            client.post(f"{where}/one/stop", {})
+            check("two")
+            with pytest.raises(RuntimeFault, match="no model 'one'; there is two"):
+                check("one")
+            client.post(f"{where}/two/scale", {"slots": 2})
+            check("two")
+            assert client.get("/v1/cluster")["slots"]["total"] == 2
+            client.post(where, {"folder": str(tmp_path / "one"), "name": "one"})
+            for name in wanted:
+                check(name)
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(SECONDS)
+    assert process.returncode == 130
+
+
 def address(process: subprocess.Popen) -> str:
     """Where the server says that it is."""
     for line in present(process.stdout):
@@ -121,6 +167,10 @@ def address(process: subprocess.Popen) -> str:
         (["{model}", "--bundle", "x", "--weights", "int8"], "has its kind of weights"),
         (["{model}", "--draft", "{empty}/no"], "a smaller model's, or lookup"),
         (["{model}", "--draft", "lookup", "--draft-tokens", "0"], "they are 1 to 16"),
+        (["{model}", "{model}"], "two models are named model"),
+        (["{model}", "{empty}", "--draft", "lookup"], "--draft is of one model"),
+        (["{model}", "{empty}", "--model-name", "x"], "1 for 2 folders"),
+        (["{model}", "{empty}"], "tokenizer.json is not there"),
         (["{model}", "--spares", "1"], "give --mesh tp=N"),
         (["{model}", "--mesh", "tp=2", "--spares", "-1"], "--spares -1"),
     ],
