@@ -212,7 +212,7 @@ COUNTS = (2, 4, 8, 16, 64, 256, 1024, 4096)
 VARIANTS: dict[str, dict[str, float]] = {
     "1 Gbit/s": {},
     "100 Mbit/s": {"bandwidth": 1e8 / 8},
-    "1 Gbit/s, 4 bits": {"payload_bytes": 125_000_000 * 0.516},
+    "1 Gbit/s, 4 bits": {"payload_bytes": 125_000_000 * 0.516, "coded": True},
     "1 Gbit/s, a worker lives a day": {"lifetime": 86400.0},
     "1 Gbit/s, an hour": {"lifetime": 3600.0},
 }

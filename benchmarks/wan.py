@@ -16,7 +16,8 @@ bits over that time. The contestants:
 
     pcp        as it comes: as many connections as the distance asks for
     pcp/N      with streams=N
-    ring       pcp along the ring that it finds best
+    ring       pcp after it measured its edges: its best ring, or halving and doubling
+    halving    pcp with algorithm="halving_doubling": as few steps as can be
     direct     pcp with algorithm="two_level:N": every chunk to who sums it, and back
     int8       pcp, compressed; int8/N with streams=N
     gloo       torch.distributed
@@ -257,6 +258,7 @@ def contestant(name: str, rank: int, world: int, port: int) -> Reduce:
         "int8": {"compression": "int8"},
         "ring": {"arranged": True},
         "direct": {"algorithm": f"two_level:{world}"},
+        "halving": {"algorithm": "halving_doubling"},
     }
     more = options.get(kind, {})
     return pcp(rank, world, port, int(streams) if streams else "auto", **more)

@@ -117,6 +117,8 @@ class Attention:
         slopes = self.results.keys() & {"dq", "dk", "dv"}
         if self.v is None or bool(slopes) != (self.d is not None):
             return False
+        if _has(self.v, self.columns, self.rows * self.columns):
+            return False  # each row has values of its own
         if not slopes:
             return True
         masks = [hidden for hidden in self.hidden if hidden.number is not None]

@@ -8,6 +8,7 @@ from typing import Any
 
 from pcp.runtime.collectives.shared_scratch import SharedScratch
 from pcp.runtime.memory.buffer_pool import BufferPool
+from pcp.wire import Distance
 
 _SPELT_OUT = 64
 """A ring of up to so many members stands in descriptors as a list."""
@@ -22,6 +23,8 @@ class MemberContext:
     pool: BufferPool = field(default_factory=BufferPool)
     order: tuple[int, ...] = ()
     """The ring; empty when it is in the order of the ranks."""
+    distance: Distance | None = None
+    """How far the members are from each other; None: near, as far as is known."""
     shared_scratch: SharedScratch | None = None
     """The scratch in which members of one machine reduce; None elsewhere."""
 

@@ -91,7 +91,11 @@ class AllReduce(Tagged[NDArray]):
             return _compressed(context, facts, timeout, part, spec, chunks, True)
         if algorithm is not None:
             facts = facts | {"algorithm": algorithm}
-        choice = algorithm or declared(array.nbytes, size)
+        far = context.distance
+        choice = algorithm or declared(array.nbytes, size, far)
+        if far is not None and choice != (algorithm or declared(array.nbytes, size)):
+            # Members that know another distance differ from this one.
+            facts = facts | {"algorithm": choice}
         if choice not in DIRECT and (plan := by_name(choice, size, context.rank)).moves:
             chunks = bounds(array.size, plan.chunks)
             return ScheduledReduce(context.peers, facts, timeout, part, plan, chunks)
@@ -131,8 +135,8 @@ class AllReduced(AllReduce):
         shared_scratch, size = context.shared_scratch, context.world_size
         chosen = spec is not None or self.algorithm is not None
         by_frames = chosen or shared_scratch is None or array.nbytes < SMALLEST
-        along_the_ring = not by_frames and declared(array.nbytes, size) == "ring"
-        if shared_scratch is None or not along_the_ring or not shared_scratch.possible:
+        choice = "" if by_frames else declared(array.nbytes, size, context.distance)
+        if shared_scratch is None or choice != "ring" or not shared_scratch.possible:
             target = self._target(array, context)
             return self._reduced(context, array, target, timeout, spec)
         chunks, through = (

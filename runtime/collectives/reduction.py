@@ -12,7 +12,9 @@ The order is fixed, so that all members hold the same bits:
   order c+1, c+2, ..., c (modulo the number of members), or in the order of the
   members behind c in another ring (`Communicator.ring_order`);
 * unless there are so many members that the ring's steps would be small: then by
-  halving and doubling (`schedule`), within the limits of `declared`.
+  halving and doubling (`schedule`), within the limits of `declared`;
+* members that are far from each other (`Distance`) do so, too, unless the ring's steps
+  would be so large that their round trips do not count.
 A call that names its algorithm gets the order of that algorithm.
 """
 
@@ -27,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import UsageError, nearest
-from pcp.wire import EAGER_BYTES, FEW_MEMBERS
+from pcp.wire import EAGER_BYTES, FEW_MEMBERS, Distance
 
 LARGE_WORLD = 8
 """Beyond so many members chunks are small, and a schedule of few steps is faster."""
@@ -183,12 +185,18 @@ def bounds(count: int, parts: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
-def declared(nbytes: int, members: int) -> str:
-    """The algorithm of an all_reduce of this size that does not name one."""
+def declared(nbytes: int, members: int, distance: Distance | None = None) -> str:
+    """The algorithm of an all_reduce of this size that does not name one.
+
+    Runs and the simulation of runs ask here. Without a distance members are near.
+    """
     if members == 1:
         return "eager"
     if nbytes <= EAGER_BYTES:
         return "eager" if members <= FEW_MEMBERS else "tree"
     if members > LARGE_WORLD and nbytes <= members * _SMALL_CHUNK:
+        return "halving_doubling"
+    # Of two members either has one step each way.
+    if distance is not None and members > 2 and distance.small(nbytes / members):
         return "halving_doubling"
     return "ring"

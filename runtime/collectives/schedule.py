@@ -11,9 +11,9 @@ finished: divided and rounded by the member that was the last to add.
 
     ring                2(N-1) rounds between neighbours (Patarasuk & Yuan, 2009);
                         each chunk is summed on its way round, by all in turn
-    halving_doubling    2 log2 N rounds; each chunk is summed by one member
-                        (Thakur, Rabenseifner & Gropp, 2005). Members beyond the
-                        largest power of two send their array to another and wait.
+    halving_doubling    2 log2 N rounds, rounded up, and for any N no more bytes than a
+                        ring; each chunk is summed by its member (Thakur, Rabenseifner
+                        & Gropp, 2005; on a circle, for any N: Träff, 2024)
     tree                up a binomial tree to rank 0 and down again; latency of
                         2 log2 N, all bytes on every edge
     central             all members to rank 0, and back
@@ -182,38 +182,39 @@ def _rounds(plan: Schedule) -> int:
     return max((t.round for t in plan.transfers), default=-1) + 1
 
 
-def _largest_power(members: int) -> int:
-    return 1 << (members.bit_length() - 1)
-
-
 def _halving_doubling(members: int) -> Iterator[Transfer]:
-    power = _largest_power(members)
-    windows = {rank: (0, power) for rank in range(power)}
-    for extra in range(power, members):
-        yield Transfer(0, extra, extra - power, 0, power, True)
-    history = []
-    which, distance = 1, power // 2
-    while distance:
-        history.append((distance, dict(windows)))
-        for rank in range(power):
-            lower, upper = _halves(windows[rank])
-            keeps, gives = (upper, lower) if rank & distance else (lower, upper)
-            yield Transfer(which, rank, rank ^ distance, gives[0], gives[1], True)
-            windows[rank] = keeps
-        which, distance = which + 1, distance // 2
-    for distance, before in reversed(history):
-        for rank in range(power):
-            first, last = windows[rank]
-            yield Transfer(which, rank, rank ^ distance, first, last, False)
-        windows = before
+    # Each member holds sums of `held` chunks from its own on, on the circle of all.
+    which, held, history = 0, members, list[tuple[int, int]]()
+    while held > 1:
+        less = (held + 1) // 2
+        history.append((less, held))
+        # The middle one of an odd number got nothing: it is no sum, but an own value.
+        sums = held - less - (which == 1 and members % 2)
+        for rank in range(members):
+            to = (rank + less) % members
+            yield from _arc(members, (which, rank, to), to, sums, True)
+            own = (to + sums) % members
+            yield from _arc(members, (which, rank, to), own, held - less - sums, True)
+        which, held = which + 1, less
+    for less, held in reversed(history):
+        for rank in range(members):
+            to = (rank - less) % members
+            yield from _arc(members, (which, rank, to), rank, held - less, False)
         which += 1
-    for extra in range(power, members):
-        yield Transfer(which, extra - power, extra, 0, power, False)
 
 
-def _halves(window: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    middle = (window[0] + window[1]) // 2
-    return (window[0], middle), (middle, window[1])
+def _arc(
+    members: int, where: tuple[int, int, int], first: int, count: int, reduce: bool
+) -> Iterator[Transfer]:
+    """Chunks [first, first + count) on the circle of all the members' chunks.
+
+    `where` is the round, the source and the destination.
+    """
+    last = first + count
+    if count:
+        yield Transfer(*where, first, min(last, members), reduce)
+    if last > members:
+        yield Transfer(*where, 0, last - members, reduce)
 
 
 def _tree(members: int) -> Iterator[Transfer]:
@@ -275,7 +276,7 @@ def _node_size(name: str, number: str) -> int:
 
 
 _BUILDERS = {
-    "halving_doubling": (_largest_power, _halving_doubling),
+    "halving_doubling": (lambda members: members, _halving_doubling),
     "tree": (lambda members: _WHOLE, _tree),
     "central": (lambda members: _WHOLE, _central),
 }
@@ -343,6 +344,8 @@ def _origins(own: Sequence[Transfer], rank: int) -> list[tuple[int, ...]]:
     for index, t in enumerate(own):
         waits = t.src == rank or t.reduce
         found = {latest[c] for c in _chunks(t) if waits and c in latest}
+        if found and not all(c in latest for c in _chunks(t)):
+            raise ValueError(f"{t}: some of it are sums and some are own values")
         origins.append(tuple(sorted(found)))
         if t.dst == rank:
             latest |= dict.fromkeys(_chunks(t), index)

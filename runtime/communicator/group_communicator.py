@@ -8,6 +8,7 @@ import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Self
 
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ from pcp.runtime.group import leaving
 from pcp.runtime.group.group import Group
 from pcp.runtime.memory.buffer_pool import BufferPool
 from pcp.runtime.topology.ring_order import Order
+from pcp.wire import Distance
 
 
 class GroupCommunicator(Collectives):
@@ -133,6 +135,24 @@ class GroupCommunicator(Collectives):
     def ring_history(self) -> list[RingRecord]:
         """Every ring order that was set, by time: a replay needs it."""
         return list(self._ring_state.history)
+
+    @property
+    def distance(self) -> Distance | None:
+        """The distance of the members by which reductions choose their schedule.
+
+        None: near. All members have to be told the same, between two operations.
+        """
+        return self._context.distance
+
+    @distance.setter
+    def distance(self, distance: Distance | None) -> None:
+        self._context = replace(self._context, distance=distance)
+
+    @property
+    def measured_round_trip(self) -> float:
+        """The mean round trip (s) to the peers when their links were made."""
+        trips = self._group.health.trips.values()
+        return sum(trips) / max(1, len(trips))
 
     # The state that its members share.
 

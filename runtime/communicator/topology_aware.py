@@ -33,9 +33,11 @@ from pcp.runtime.topology.topology import (
     REFERENCE_BYTES,
     Profile,
     Topology,
+    distance_of,
     edge_costs,
     ring_seconds,
 )
+from pcp.wire import Distance
 
 _TAG = "topology"
 _PAUSE = 0.005
@@ -97,6 +99,14 @@ class RingMember(Protocol):
     _context: MemberContext
     _ring_state: RingState
 
+    @property
+    def distance(self) -> Distance | None:
+        """The distance by which reductions choose their schedule."""
+        ...
+
+    @distance.setter
+    def distance(self, distance: Distance | None) -> None: ...
+
     def all_gather(self, array: NDArray, *, tag: str = "") -> NDArray:
         """All members' arrays, joined."""
         ...
@@ -145,9 +155,12 @@ class RingChoice:
         ring changes when a reduction of `nbytes` should get faster by more than
         `threshold` (0.1: a tenth). In worlds of more than `ring_order.EXACT`
         members rank 0 goes on looking for `background` seconds, and the next call
-        takes the best ring found. All members get the same topology.
+        takes the best ring found. All members get the same topology. Members that are
+        far from each other reduce by halving and doubling, while that is faster than
+        any ring (`reduction.declared`).
         """
         latency, bandwidth = self._edges(remeasure, effort)
+        self._comm.distance = distance_of(latency, bandwidth)
         costs = edge_costs(latency, bandwidth, nbytes)
         order, gain = self._decided(costs, threshold, background)
         if order != self._comm._context.ring:

@@ -83,7 +83,6 @@ class Group:
         self._faults = faults
         self._ranks: dict[Link, int] = {}
         self._table = OperationTable(self)
-        self._far: set[int] = set()
         self._ahead: Counter[int] = Counter()
         """Bytes that each peer may keep as unexpected frames, by `charge`."""
         self._left: set[int] = set()
@@ -121,9 +120,7 @@ class Group:
         self._on_one_machine = self.world_size <= _PROCESSORS and all(
             isinstance(link, SharedLink) for link in self.links.values()
         )
-        if link.distant:
-            self._far.add(rank)
-        self.health.admit(rank)
+        self.health.admit(rank, link.round_trip)
         self._failure_detector.start()
 
     # Starting operations.
@@ -164,7 +161,7 @@ class Group:
         A connection is the operation's for that long, and a far one takes its time.
         """
         plain = isinstance(self.links.get(peer), TcpLink)
-        return _NEAR_PAYLOAD if plain and peer not in self._far else 0
+        return _NEAR_PAYLOAD if plain and peer not in self.health.far else 0
 
     def compiled_loop(self, peers: Iterable[int]) -> CompiledLoop | None:
         """The compiled loop over the links to these members; None if there is none.
@@ -176,7 +173,7 @@ class Group:
             return kept if kept.takes(peers) else None
         if self._faults is not None or self.loop.driver is not None:
             return None
-        near = {peer: self.links.get(peer) for peer in {*peers} - self._far}
+        near = {peer: self.links.get(peer) for peer in {*peers} - self.health.far}
         found = lendable(near) if len(near) == len({*peers}) else None
         if found is not None and (kept is None or kept.links != found):
             kept = self._compiled = CompiledLoop(self.loop, found)
@@ -189,7 +186,7 @@ class Group:
         takes longer than the copy that the peer may have to make.
         """
         cost = charge(nbytes)
-        if peer not in self._far or self._ahead[peer] + cost > AHEAD_BYTES:
+        if peer not in self.health.far or self._ahead[peer] + cost > AHEAD_BYTES:
             return 0
         self._ahead[peer] += cost
         return cost

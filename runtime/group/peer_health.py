@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pcp.runtime.collectives.metrics import Average, Metric, gauge, table
 from pcp.runtime.collectives.timing import Timing
 from pcp.runtime.transport.frame import Frame, Header, Kind
+from pcp.wire import FAR_SECONDS
 
 if TYPE_CHECKING:
     from pcp.runtime.transport.link import Link
@@ -72,10 +73,17 @@ class Health:
 
     def __init__(self) -> None:
         self.peers: dict[int, PeerHealth] = {}
+        self.trips: dict[int, float] = {}
+        """The round trip (s) to each peer when its link was made."""
+        self.far: set[int] = set()
+        """The peers beyond `FAR_SECONDS`."""
 
-    def admit(self, rank: int) -> None:
+    def admit(self, rank: int, round_trip: float = 0.0) -> None:
         """Add a peer; it is asked for echoes from the next heartbeat on."""
         self.peers[rank] = PeerHealth(rank, asked=time.monotonic_ns())
+        self.trips[rank] = round_trip
+        if round_trip >= FAR_SECONDS:
+            self.far.add(rank)
 
     def ask(self, rank: int, link: "Link") -> None:
         """Ask a peer for an echo."""

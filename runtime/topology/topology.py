@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pcp import strict_json
 from pcp.errors import ConfigError
 from pcp.runtime.topology.ring_order import Order, worth
+from pcp.wire import Distance
 
 REFERENCE_BYTES = 64 << 20
 """The size (bytes) of the all-reduce that edges are compared by, by default."""
@@ -135,6 +136,14 @@ class Topology:
             return "-"
         rate, late = self.bandwidth[a, b] / 1e6, 1e3 * self.latency[a, b]
         return f"{rate:.0f} ({late:.2f}){'*' if used else ' '}"
+
+
+def distance_of(latency: NDArray, bandwidth: NDArray) -> Distance | None:
+    """The farthest and the slowest edge; None of one member alone."""
+    edges = ~np.eye(len(latency), dtype=bool)
+    if not edges.any():
+        return None
+    return Distance(2 * float(latency[edges].max()), float(bandwidth[edges].min()))
 
 
 def edge_costs(latency: NDArray, bandwidth: NDArray, nbytes: int) -> NDArray:

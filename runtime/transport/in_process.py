@@ -27,7 +27,7 @@ _NOTHING = memoryview(b"")
 class InProcessLink:
     """One end of a pair made by `pair`; see `link.Link`."""
 
-    distant = False
+    round_trip = 0.0
 
     def __init__(self, loop: Loop, sink: Sink, label: str, epoch: int) -> None:
         self.label = label

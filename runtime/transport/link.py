@@ -22,16 +22,19 @@ from pcp.runtime.cage.outside import outside
 from pcp.runtime.transport import unix_socket
 from pcp.runtime.transport.address import format_address, is_loopback, parse_address
 from pcp.runtime.transport.frame import Frame, Header
+from pcp.wire import FAR_SECONDS
 
-FAR_SECONDS = 0.005
-"""Peers with a longer round trip are far: a connection's window limits it."""
 _NEAR_BUFFER = 512 << 10
 """A send buffer to the same machine, in bytes."""
 _FAR_BUFFER = 32 << 20
 _FAR_UNSENT = 512 << 10
 """Bytes of a far connection in flight, and besides those in the kernel's queue."""
-_RTT = struct.Struct("68xI")
-"""Where `struct tcp_info` has the smoothed round trip, in microseconds."""
+_RTT = struct.Struct("148xI")
+"""Where `struct tcp_info` has the least round trip, in microseconds.
+
+The smoothed one has delayed acknowledgements in it: 40 ms, on loopback too.
+"""
+_NEVER = (1 << 32) - 1
 _SO_SNDBUFFORCE = 32 if sys.platform == "linux" else None
 ENDURE_SECONDS = 120.0
 """How long the kernel tries to deliver; heartbeats are to notice much earlier."""
@@ -171,8 +174,8 @@ class Link(Protocol):
         ...
 
     @property
-    def distant(self) -> bool:
-        """Whether a message takes longer than copying what it announces."""
+    def round_trip(self) -> float:
+        """Seconds to the peer and back, as the kernel knows them; 0.0: not known."""
         ...
 
     def recall(self, tag: int, seq: int) -> None:
@@ -346,7 +349,8 @@ def round_trip(sock: Wire) -> float:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT.size)
     except OSError:
         return 0.0  # gone already; the next read reports it
-    return _RTT.unpack(info)[0] / 1e6 if len(info) == _RTT.size else 0.0
+    least = _RTT.unpack(info)[0] if len(info) == _RTT.size else _NEVER
+    return 0.0 if least == _NEVER else least / 1e6
 
 
 def window(sock: Wire) -> int:

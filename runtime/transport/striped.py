@@ -29,7 +29,6 @@ from pcp.runtime.memory.shared_segment import SMALLEST
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import Frame, Header, Kind
 from pcp.runtime.transport.link import (
-    FAR_SECONDS,
     Link,
     Wire,
     endures_loss,
@@ -38,6 +37,7 @@ from pcp.runtime.transport.link import (
 )
 from pcp.runtime.transport.stream_controller import StreamController
 from pcp.runtime.transport.tcp import TcpLink
+from pcp.wire import FAR_SECONDS
 
 WINDOW_BYTES = 32 << 20
 """2.5 Gbit/s at a round trip of 100 ms."""
@@ -150,9 +150,9 @@ class StripedLink:
         return sum(stream.bytes_received for stream in self._all)
 
     @property
-    def distant(self) -> bool:
-        """Whether the peer is distant, by the round trip time of the first stream."""
-        return self._first.distant
+    def round_trip(self) -> float:
+        """The round trip (s) of the first stream."""
+        return self._first.round_trip
 
     @property
     def alive(self) -> bool:

@@ -18,7 +18,6 @@ from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import Frame, Header, Kind, PartialFrame, text_payload
 from pcp.runtime.transport.incoming import Flow, IncomingFrame
 from pcp.runtime.transport.link import (
-    FAR_SECONDS,
     Borrower,
     Sink,
     Wire,
@@ -245,9 +244,9 @@ class TcpLink:
         return within_machine(self._sock)
 
     @property
-    def distant(self) -> bool:
-        """Whether a message takes longer than copying what it announces."""
-        return round_trip(self._sock) >= FAR_SECONDS
+    def round_trip(self) -> float:
+        """Seconds to the peer and back, as the kernel knows them; 0.0: not known."""
+        return round_trip(self._sock)
 
     def _start(self) -> None:
         if self._open:

@@ -25,7 +25,7 @@ from helpers.models.decoders import (  # noqa: E402  they import both
     saved,
 )
 
-from pcp.serving.cached_model import CachedModel  # noqa: E402
+from pcp.serving.cached_model import CachedModel, Call  # noqa: E402
 from pcp.serving.engine import OneDevice, SlotEngine  # noqa: E402
 from pcp.serving.engine import load as engine_of  # noqa: E402
 
@@ -213,3 +213,50 @@ def test_an_engine_says_what_it_is(engine: SlotEngine) -> None:
         for s in _model(engine).program.manifest.function("decode_1_96").inputs
         if s.role == "frozen"
     )
+
+
+@pytest.mark.slow  # compiles functions of eight slots
+@pytest.mark.timeout(900)
+def test_eight_prompts_in_one_call_are_as_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of unlike lengths, greedy and drawn: one call of the program for all of them."""
+    phases, slots = ("prefill:16,8x16", "decode:1,8"), range(8)
+    wide = engine_of(compiled(folder, phases), folder, slots=8, device="local-sync")
+    sampling = [(GREEDY, SEEDED)[slot % 2] for slot in slots]
+    prompts = [_prompt(slot)[: 2 * slot + 2] for slot in slots]
+    assert len({len(prompt) for prompt in prompts}) == 8
+    chunks = tuple(
+        Chunk(slot, tuple(prompts[slot]), 0, True, slot, sampling[slot])
+        for slot in slots
+    )
+    calls: list[str] = []
+    model = _model(wide)
+    whole = model.run
+
+    def counted(call: Call) -> np.ndarray | None:
+        calls.append(call.phase.name)
+        return whole(call)
+
+    monkeypatch.setattr(model, "run", counted)
+    found = [[sampled.token] for sampled in wide.tick(Tick(chunks))]
+    assert calls == [f"prefill_8x16_{CONTEXT}"]
+    for turn in range(12):
+        steps = tuple(
+            Step(
+                slot,
+                found[slot][-1],
+                len(prompts[slot]) + turn,
+                slot,
+                sampling[slot],
+            )
+            for slot in slots
+        )
+        for slot, sampled in zip(slots, wide.tick(Tick(steps=steps)), strict=True):
+            found[slot].append(sampled.token)
+    wide.close()
+    alone = engine_of(compiled(folder), folder, slots=5, device="local-sync")
+    for slot in slots:
+        request = Request(slot, prompts[slot], 13, 0, sampling[slot])
+        assert run(alone, request) == [found[slot]]
+    alone.close()

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.serving.closed_form import answer
@@ -69,7 +70,8 @@ def made() -> Made:
 @pytest.fixture
 def server(folders, keys, made) -> Iterator[Live]:
     models = [Model((name,), folders[name]) for name in ("small", "large")]
-    with live(folders["small"], made, models=models, keys=keys[0]) as running:
+    rest: dict[str, Any] = {"models": models, "keys": keys[0], "drain": 30.0}
+    with live(folders["small"], made, **rest) as running:
         running.wait_until(lambda: running.gateway.ready)
         yield running
 
@@ -263,6 +265,8 @@ def test_an_order_beside_another_one_waits_for_nothing(
 ) -> None:
     """It is refused: two engines that are loaded at once need room for both."""
     _, root, alice = keys
+    small = made.engines[0][1]
+    small.pause = 0.05
     client = threading.Thread(target=lambda: _asked(server, "small", alice, 150))
     client.start()
     server.wait_until(lambda: not server.idle())
@@ -273,6 +277,7 @@ def test_an_order_beside_another_one_waits_for_nothing(
     server.wait_until(lambda: _models(server, alice) == ["large"])
     reply = server.post(f"{MODELS}/large/stop", {}, **root)
     assert (reply.status, reply.error["code"]) == (409, "busy")
+    small.pause = 0.0
     stop.join()
     client.join()
     assert _listed(server, root) == {"small": "stopped", "large": "ready"}

@@ -3,7 +3,7 @@
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from pcp.tools.support.progress import doing
 from pcp.tools.support.signals import in_order
 from pcp.training.simulate.network_model import World
 from pcp.training.simulate.simulation import Figures, simulate
+from pcp.training.storage.round_record import Round
 from pcp.training.trainer.bundle_checks import plan_of
 
 PROG = "pcp simulate"
@@ -76,8 +77,14 @@ def _main(argv: Sequence[str]) -> None:
     for workers in sizes:
         world = replace(modelled, workers=workers)
         what = f"simulating {flags.rounds} rounds of {workers} workers"
-        with doing(what):
-            found = simulate(experiment, content, world, flags.rounds, flags.seed)
+        with doing(what) as now:
+
+            def told(record: Round, now: Callable[[str], None] = now) -> None:
+                now(f"{record.round} of {flags.rounds} rounds")
+
+            found = simulate(
+                experiment, content, world, flags.rounds, flags.seed, told=told
+            )
         shown.append(found)
         if not flags.json:
             _show(shown)

@@ -28,6 +28,7 @@ class Attempt:
     epoch: int
     members: list[str]
     leases: dict[str, list[Range]]
+    """The samples of each member, by name."""
     began: float
     launched: float = 0.0
     """When the messages that start this attempt were sent."""
@@ -62,14 +63,14 @@ class Attempt:
     def accept(self, name: str, message: Prepared) -> bool:
         """Note that a member is done; False for a late message."""
         current = (self.round, self.epoch) == (message.round, message.epoch)
-        if current and name in self.members:
+        if current and name in self.leases:
             self.prepared[name] = message
-        return current and name in self.members
+        return current and name in self.leases
 
     def computing(self, name: str) -> bool:
         """Whether a member is still making inner steps."""
         done = name in self.computed or name in self.prepared
-        return not done and name in self.members
+        return not done and name in self.leases
 
     @property
     def slow(self) -> list[str]:
@@ -103,7 +104,7 @@ class Attempt:
     @property
     def complete(self) -> bool:
         """Whether all members are done."""
-        return set(self.prepared) == set(self.members)
+        return len(self.prepared) == len(self.members)
 
     @property
     def agreed(self) -> str:
@@ -138,16 +139,25 @@ class Attempt:
         """
         steps = {name: self.steps(name, quantum) for name in self.members}
         longest = max(steps.values())
+        first, *_ = self.members
+        # All share one list of members, which is looked through once, not N times.
+        shared = RoundStart(
+            round=self.round,
+            epoch=self.epoch,
+            members=list(addresses),
+            rank=0,
+            lease=self.leases[first],
+            steps=steps[first],
+            longest=longest,
+        )
         return [
-            RoundStart(
-                round=self.round,
-                epoch=self.epoch,
-                members=list(addresses),
-                rank=rank,
-                lease=self.leases[name],
-                steps=steps[name],
-                longest=longest,
-                **particulars(name),
+            shared.model_copy(
+                update={
+                    "rank": rank,
+                    "lease": [(start, stop) for start, stop in self.leases[name]],
+                    "steps": steps[name],
+                    **particulars(name),
+                }
             )
             for rank, name in enumerate(self.members)
         ]

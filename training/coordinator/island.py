@@ -106,6 +106,7 @@ class Island:
                 "committed": committed,
                 "digest": digest,
                 "prepared": self._prepared(hellos),
+                "round_trip": max(hello.round_trip for hello in hellos),
             }
         )
 
@@ -307,7 +308,12 @@ def _subject(message: Any) -> tuple[int, ...]:
 
 def joined_prepared(said: Sequence[Any], digest: str | None) -> Prepared:
     """Losses and steps are the same on all ranks; times are the longest, bytes sums."""
-    most = ("compute_seconds", "exchange_seconds", "data_wait_seconds")
+    most = (
+        "compute_seconds",
+        "exchange_seconds",
+        "data_wait_seconds",
+        "round_trip",
+    )
     alls = ("bytes_sent", "bytes_received", "processor_seconds")
     update: dict[str, Any] = {"digest": digest}
     update |= {key: max(getattr(m, key) for m in said) for key in most}

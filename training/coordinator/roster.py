@@ -1,6 +1,6 @@
 """The workers of a run, and the state that each of them holds."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +8,9 @@ from pcp.training.coordinator.events import Peer
 from pcp.training.coordinator.guards.progress_guard import Pace
 from pcp.training.wire.messages import (
     Hello,
+    Prepared,
 )
+from pcp.wire import FAR_SECONDS, Distance
 
 # States of a member, in their order.
 COMPILING = "compiling"
@@ -46,11 +48,15 @@ class Member:
     """Its inner steps, as its progress guard sees them."""
     speed: float | None = None
     """Inner steps a second, a moving average."""
+    bandwidth: float = 0.0
+    """The most bytes a second that it sent in an exchange; 0: not known."""
+    round_trip: float = field(init=False)
+    """Seconds to the other members; before it was with any, to the shepherd."""
     name: str = field(init=False)
     """The worker's name."""
 
     def __post_init__(self) -> None:
-        self.name = self.hello.worker
+        self.name, self.round_trip = self.hello.worker, self.hello.round_trip
 
     @property
     def address(self) -> str:
@@ -66,6 +72,13 @@ class Member:
         """Note that it made `steps` inner steps in `seconds`."""
         now = steps / max(seconds, 1e-6)
         self.speed = now if self.speed is None else (self.speed + now) / 2
+
+    def exchanged(self, said: Prepared, members: int) -> None:
+        """Note what an exchange among so many members says of its links."""
+        if members > 1:
+            self.round_trip = said.round_trip
+            rate = said.bytes_sent / max(said.exchange_seconds, 1e-6)
+            self.bandwidth = max(self.bandwidth, rate)
 
     def identify(self) -> dict[str, Any]:
         """Its constant facts while it is a member: name, address and device."""
@@ -194,6 +207,18 @@ class Roster:
         The state of a member that is away can be fetched from it, and no more.
         """
         return [member for member in self.holders(round_) if not member.pace.away]
+
+
+def distance_of(members: Sequence[Member]) -> Distance | None:
+    """How far members are from each other, to whole milliseconds; None: near.
+
+    The farthest and the slowest count, who are in each schedule's way.
+    """
+    trip = round(max(member.round_trip for member in members), 3)
+    known = [member.bandwidth for member in members if member.bandwidth]
+    return (
+        Distance(trip, round(min(known, default=0.0))) if trip >= FAR_SECONDS else None
+    )
 
 
 def _slot(row: Mapping[str, Any]) -> tuple[str, str] | None:

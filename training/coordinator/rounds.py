@@ -20,7 +20,7 @@ from pcp.training.coordinator.guards.conduct import Conduct, quarantined
 from pcp.training.coordinator.guards.digest_vote import vote
 from pcp.training.coordinator.guards.progress_policy import ProgressPolicy
 from pcp.training.coordinator.guards.value_guard import ValueGuard, claim
-from pcp.training.coordinator.roster import CORRECTED, Member
+from pcp.training.coordinator.roster import CORRECTED, Member, distance_of
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool, Range
@@ -110,6 +110,7 @@ class Rounds(ProgressPolicy):
         if attempt is None or not attempt.accept(member.name, message):
             return
         member.committed = attempt.round - 1  # or it could not be prepared
+        member.exchanged(message, len(attempt.members))
         if attempt.first:
             member.measured(message.steps, message.compute_seconds)
         if fault := self._fault(attempt, member.name, message):
@@ -363,12 +364,15 @@ class Rounds(ProgressPolicy):
 
     def _launch(self, attempt: Attempt) -> None:
         run, roster = self._run, self._run.roster
+        far = distance_of([roster[name] for name in attempt.members])
+        more: dict[str, Any] = {} if far is None else {"distance": list(far)}
         run.append(
             "round",
             round=attempt.round,
             epoch=attempt.epoch,
             members=list(attempt.members),
             leases=dict(attempt.leases),
+            **more,
         )
         self.attempt, self._group = attempt, list(attempt.members)
         self.guard.begin()
@@ -377,7 +381,11 @@ class Rounds(ProgressPolicy):
         orders = attempt.orders(
             addresses,
             self.pool.quantum,
-            lambda name: {"term": run.term, **self._particulars(attempt, name)},
+            lambda name: {
+                "term": run.term,
+                "distance": far,
+                **self._particulars(attempt, name),
+            },
         )
         for name, order in zip(attempt.members, orders, strict=True):
             roster[name].pace.ordered(run.now)

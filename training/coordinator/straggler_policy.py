@@ -17,8 +17,7 @@ def slow_members(
     """
     if inner_exchanges:
         return _stragglers_inside(attempt, experiment)
-    late = attempt.slow and now >= _end(attempt, experiment)
-    return attempt.slow if late else []
+    return attempt.slow if now >= _end(attempt, experiment) else []
 
 
 def _stragglers_inside(attempt: Attempt, experiment: Experiment) -> list[str]:

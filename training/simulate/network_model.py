@@ -1,10 +1,11 @@
 """The model of a simulated run's world: compute, network, failures.
 
-The time of an exchange is that of the schedule that a run takes for a sum of its size.
-Along the ring 2 (M-1)/M of the array pass each link, in M-1 round trips; by halving and
-doubling as many bytes pass in log2 M round trips, and one array more where M is no
-power of two. A gather moves M-1 contributions. Each collective takes further time for
-its OPEN frames and votes.
+The time of an exchange is that of the schedule that a run takes for a sum of its size,
+its number of members and the distance that the shepherd names in its orders. Along the
+ring 2 (M-1)/M of the array pass each link, in M-1 round trips; by halving and doubling
+as many bytes pass in log2 M round trips; along the tree the whole array passes each of
+log2 M edges twice. A gather moves M-1 contributions. Each collective takes further time
+for its OPEN frames and votes: a round trip among few members, log2 M among many.
 """
 
 import math
@@ -17,6 +18,7 @@ from pcp.manifest import Collective, Manifest, tensor_bytes
 from pcp.runtime.collectives.reduction import declared
 from pcp.runtime.compression.codecs import codec
 from pcp.training.trainer.bundle_checks import plan_of
+from pcp.wire import FEW_MEMBERS, Distance
 
 #: Kind of a collective, or of its reduction -> the field of `World` with its bytes.
 _FIELDS = {
@@ -87,52 +89,79 @@ class World:
             known["coded"] = any("codec" in c.attributes for c in found)
         return cls(**known | changes)
 
-    def exchange_seconds(self, members: int) -> float:
-        """The seconds of an exchange among `members`, with its fixed part."""
+    @property
+    def distance(self) -> Distance:
+        """The workers' distance as they would measure it."""
+        return Distance(self.round_trip, self.bandwidth)
+
+    def exchange_seconds(self, members: int, distance: Distance | None = None) -> float:
+        """The seconds of an exchange among `members`, with its fixed part.
+
+        `distance` is the one in the shepherd's order; by default the world's own.
+        """
         if members < 2:
             return self.overhead
+        schedule = self._schedule(members, distance or self.distance)
         share = self._exchanged_bytes(members) / self.bandwidth
-        trips = self._trips(members) + self.meetings
+        if schedule == "tree":  # the whole array, on one edge after the other
+            share *= self._doublings(members)
+        trips = self._trips(members, schedule) + self.meetings * self._votes(members)
         return share + trips * self.round_trip + self.overhead
 
-    def waited_seconds(self, members: int, steps: int, computed: float) -> float:
+    def waited_seconds(
+        self,
+        members: int,
+        steps: int,
+        computed: float,
+        distance: Distance | None = None,
+    ) -> float:
         """The seconds of waiting for exchanges in a round of `steps` inner steps."""
-        seconds = self.exchange_seconds(members) * self._exchanges(steps)
+        exchange = self.exchange_seconds(members, distance)
+        seconds = exchange * self._exchanges(steps)
         return max(0.0, seconds - computed) if self.in_background else seconds
 
     def sent_bytes(self, members: int, steps: int = 1) -> int:
         """The bytes that each worker sends in a round of `steps` inner steps."""
         return round(self._exchanged_bytes(members)) * self._exchanges(steps)
 
+    def _schedule(self, members: int, distance: Distance) -> str:
+        """The schedule of a sum; "ring" for all that is no plain sum."""
+        if self.coded:
+            return "ring"
+        return declared(self.payload_bytes, self._ring(members), distance)
+
     def _exchanged_bytes(self, members: int) -> float:
         """The bytes that each member of an exchange sends."""
         ring = self._ring(members)
-        whole = self._halved(ring) or ring
-        reduced = 2 * (whole - 1) / whole * self.payload_bytes
-        if whole < ring:  # a member beyond it sends its array to another
-            reduced += self.payload_bytes
+        reduced = 2 * (ring - 1) / ring * self.payload_bytes
         return reduced + (ring - 1) * self.gathered_bytes
 
-    def _trips(self, members: int) -> float:
+    def _trips(self, members: int, schedule: str) -> float:
         """Round trips of an exchange; a transfer takes half of one."""
         ring = self._ring(members)
-        whole = self._halved(ring)
-        if not whole:
+        if schedule not in ("halving_doubling", "tree"):
             return ring - 1
-        trips = math.log2(whole) + (whole < ring)
+        trips = self._doublings(members)
         return max(trips, ring - 1) if self.gathered_bytes else trips
 
-    def _halved(self, members: int) -> int:
-        """The power of two that halves and doubles a sum; 0 for a ring."""
-        if self.coded or declared(self.payload_bytes, members) != "halving_doubling":
-            return 0
-        return 1 << (members.bit_length() - 1)
+    def _votes(self, members: int) -> int:
+        """Round trips of a vote: up a tree and down again beyond few members."""
+        return 1 if members <= FEW_MEMBERS else self._doublings(members)
+
+    def _doublings(self, members: int) -> int:
+        return (self._ring(members) - 1).bit_length()
 
     def _ring(self, members: int) -> int:
         return min(members, 2) if self.pairs else members
 
     def _exchanges(self, steps: int) -> int:
         return steps if self.every_step else 1
+
+    def stall_seconds(self, steps: int) -> float:
+        """Seconds without a commit of so many inner steps: the run has stopped."""
+        exchanged = self.waited_seconds(self.workers, steps, 0.0)
+        once = steps * self.step_seconds + self.restart
+        return 100 * (once + exchanged + self.joining_seconds())
 
     def joining_seconds(self) -> float:
         """The seconds of fetching a state."""

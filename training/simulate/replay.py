@@ -323,7 +323,10 @@ class Replay:
         return attempt.orders(
             addresses,
             self._quantum(),
-            lambda name: self._particulars(name, round_),
+            lambda name: {
+                "distance": recorded.get("distance"),
+                **self._particulars(name, round_),
+            },
         )
 
     def _particulars(self, name: str, round_: int) -> dict[str, Any]:

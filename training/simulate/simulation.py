@@ -4,10 +4,9 @@
 clock, against workers of which only the times are modelled:
 
     inner steps    steps x seconds a step, spread over workers, noisy in time
-    exchange       a ring all-reduce: 2 (M-1)/M bytes over the bandwidth, and
-                   2 (M-1) one-way trips; a round trip for each collective, to open
-                   it and to vote; once a round or in every step, after the inner
-                   steps or beside them
+    exchange       the schedule of a run (`pcp.training.simulate.network_model`); the
+                   workers say how far they are, and the shepherd orders; once a
+                   round or in every step, after the inner steps or beside them
     joining        a state's bytes over the bandwidth, and two round trips
     deaths         exponential, at a rate a worker; a new process comes after
                    a pause; a machine that falls silent is noticed by heartbeats
@@ -69,8 +68,12 @@ from pcp.training.wire.messages import (
     Restore,
     RoundStart,
 )
+from pcp.wire import Distance
 
 _JITTER_FLOOR = 0.2
+_TICK_SECONDS, _TICK_SECONDS_OF_WORKER = 0.02, 5e-5
+"""Seconds between two ticks of a round under way, and for each worker: a tick looks at
+all of them, and takes a shepherd so long."""
 _TOGETHER = 1e-4
 """Events within so many seconds are of one moment."""
 
@@ -106,6 +109,8 @@ class ModelledNetwork:
         """The tokens of a sample of the program."""
         self.groups: dict[int, ModelledGroup] = {}
         self._numbers, self._heard = count(), -math.inf
+        self._ticked = -math.inf
+        self._pause = max(_TICK_SECONDS, world.workers * _TICK_SECONDS_OF_WORKER)
         self._queue: list[tuple[float, int, Callable[[], Event | None]]] = []
         for index in range(world.workers):
             factor = max(_JITTER_FLOOR, self.rng.gauss(1.0, world.spread))
@@ -147,11 +152,13 @@ class ModelledNetwork:
         if isinstance(answer, Proved):  # the next round begins at once
             yield from self.happened(run, Tick(), program)
 
-    def moment(self, roster: Roster) -> Iterator[Event]:
+    def moment(self, run: TrainingRun) -> Iterator[Event]:
         """Events until none more comes for a moment, and then a tick.
 
-        Time passes until the next event, at most for an idle moment.
+        Time passes until the next event, at most for an idle moment. While a round is
+        under way ticks have a pause between them.
         """
+        roster = run.state.roster
         until, happened = self.now + self._idle, False
         while self._queue and self._queue[0][0] <= until:
             at, _, act = heapq.heappop(self._queue)
@@ -163,7 +170,10 @@ class ModelledNetwork:
         if not happened:
             self.now = until
             self._hear(roster)
-        yield Tick()
+        busy = run.rounds is not None and run.rounds.attempt is not None
+        if not busy or self.now - self._ticked >= self._pause:
+            self._ticked = self.now
+            yield Tick()
 
     def group(self, order: RoundStart) -> "ModelledGroup":
         """The members of an attempt."""
@@ -266,8 +276,9 @@ class ModelledWorker:
             group.waited_for.discard(self.name)
             group.done.append(self)
             if not group.waited_for:
+                far = Distance(*(order.distance or (0.0,)))
                 seconds = self._model.world.waited_seconds(
-                    len(group.done), order.steps, self._seconds
+                    len(group.done), order.steps, self._seconds, far
                 )
                 for member in group.done:
                     member._later(seconds, lambda m=member: m._prepared(order, seconds))
@@ -292,6 +303,7 @@ class ModelledWorker:
                 bytes_received=sent,
                 compute_seconds=self._seconds,
                 exchange_seconds=seconds,
+                round_trip=self._model.world.round_trip,
             )
         )
 
@@ -307,6 +319,7 @@ class ModelledWorker:
             backend="cpu",
             device="modelled",
             address=self.name,
+            round_trip=world.round_trip,
         )
         return Received(self.wire, hello)
 
@@ -353,12 +366,18 @@ class Figures:
 
 
 def simulate(
-    experiment: Experiment, bundle: bytes, world: World, rounds: int, seed: int = 0
+    experiment: Experiment,
+    bundle: bytes,
+    world: World,
+    rounds: int,
+    seed: int = 0,
+    *,
+    told: Callable[[Round], None] = lambda _: None,
 ) -> Figures:
     """Run `rounds` rounds of an experiment in a modelled world.
 
-    `bundle` has the model's shapes; `StateMismatch` when the run commits no more
-    rounds.
+    `bundle` has the model's shapes; `told` gets each round that is committed.
+    `StateMismatch` when the run commits no more rounds.
     """
     steps = rounds * world.workers * experiment.tau
     run = experiment.model_copy(
@@ -383,19 +402,24 @@ def simulate(
     )
     program = Artifacts(lambda target: bundle, run).program("cpu")
     model.sample_tokens = tokens_of_sample(data_inputs(program.manifest))
-    return _until(model, TrainingRun(state), program, rounds)
+    return _until(model, TrainingRun(state), program, rounds, told)
 
 
 def _until(
-    model: ModelledNetwork, run: TrainingRun, program: Program, rounds: int
+    model: ModelledNetwork,
+    run: TrainingRun,
+    program: Program,
+    rounds: int,
+    told: Callable[[Round], None],
 ) -> Figures:
     """Step the run until the rounds are done."""
     began, moved, records = None, 0.0, list[Round]()
-    limit = _stall_seconds(model.world, run.state.experiment)
+    limit = model.world.stall_seconds(run.state.experiment.tau)
     while len(records) < rounds:
-        for event in model.moment(run.state.roster):
+        for event in model.moment(run):
             for record in model.happened(run, event, program):
                 records.append(record)
+                told(record)
                 moved = model.now
         if began is None and run.rounds is not None and run.rounds.attempt:
             began = model.now
@@ -406,13 +430,6 @@ def _until(
                 "made; lower tau, or set a quorum"
             )
     return _figures(model, records, began or 0.0)
-
-
-def _stall_seconds(world: World, experiment: Experiment) -> float:
-    """Virtual seconds without a commit after which a run has stopped."""
-    exchanged = world.waited_seconds(world.workers, experiment.tau, 0.0)
-    once = experiment.tau * world.step_seconds + world.restart
-    return 100 * (once + exchanged + world.joining_seconds())
 
 
 def _figures(model: ModelledNetwork, records: list[Round], began: float) -> Figures:

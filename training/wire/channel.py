@@ -22,7 +22,7 @@ from pcp.runtime.transport.blocking_io import (
 )
 from pcp.runtime.transport.credentials import Protection
 from pcp.runtime.transport.frame import MAX_TEXT, Frame, Header, Kind, text
-from pcp.runtime.transport.link import NotAdmitted, Wire
+from pcp.runtime.transport.link import NotAdmitted, Wire, round_trip
 from pcp.runtime.transport.peer_identity import PeerIdentity
 from pcp.training.wire.message import (
     Message,
@@ -69,6 +69,11 @@ class Channel:
     def identity(self) -> PeerIdentity | None:
         """The identity of the other end; None before its handshake, or without one."""
         return getattr(self._wire, "identity", None)
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds to the other end and back, as the kernel knows them; 0.0: unknown."""
+        return round_trip(self._wire)
 
     def send(self, message: Message, timeout: float = FRAME_SECONDS) -> None:
         """Send one message, or raise `PeerLost`."""

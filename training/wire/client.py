@@ -179,7 +179,7 @@ class ShepherdLink:
         channel = self._connect()
         try:
             self._renewed.clear()
-            channel.send(self._introduce())
+            channel.send(self._hello(channel))
             welcome = self._answer(channel)
             bundle = channel.receive_blob(welcome.bundle_bytes, self._timing.silence)
             self._heartbeat = welcome.heartbeat_seconds
@@ -195,6 +195,10 @@ class ShepherdLink:
                     self._closing.set()
         finally:
             channel.close()
+
+    def _hello(self, channel: Channel) -> Hello:
+        said = self._introduce()
+        return said.model_copy(update={"round_trip": channel.round_trip})
 
     def _seconds_left(self, channel: Channel) -> float:
         """Seconds to wait for the next message."""
@@ -251,7 +255,7 @@ class ShepherdLink:
         except PcpError as error:
             channel.send(Failed(reason=str(error)[:4000]))
             raise
-        channel.send(self._introduce())
+        channel.send(self._hello(channel))
 
     def _beat(self) -> None:
         while not self._closing.wait(self._heartbeat):

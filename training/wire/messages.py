@@ -4,8 +4,7 @@
       Hello            ──────────────────────►
                        ◄──────────────────────  Expects     before anything is
       Hello(data)      ──────────────────────►              compiled for it
-                       ◄──────────────────────  Welcome (+ the bundle's bytes)
-                                                or Refused
+                       ◄──────────────────────  Welcome (+ the bundle), or Refused
                        ◄──────────────────────  Restore(round, source)
       (fetches the committed state from a veteran)
       Ready(round, digest) ──────────────────►
@@ -27,8 +26,7 @@
 Where learners have clocks of their own, a lease comes before the round:
 
                        ◄──────────────────────  Learn(lease)
-      (inner steps)
-      Learned          ──────────────────────►
+      Learned          ──────────────────────►  its inner steps are made
                        ◄──────────────────────  RoundStart(round, source, ...)
       (the newest state from its source, the outer step; Prepared, Commit)
 
@@ -69,7 +67,7 @@ class Prepared(Message, frozen=True):
 
     Losses may be NaN or infinite; then `nonfinite_step`, from 1, is the first inner
     step with such a loss, and `nonfinite_loss` that loss. `metrics` are the program's,
-    over its inner steps: means, and sums of integers.
+    over its inner steps: means, and sums of integers; `round_trip` is in its group.
     """
 
     kind: Literal["prepared"] = "prepared"
@@ -97,6 +95,7 @@ class Prepared(Message, frozen=True):
     learning_rate: Finite | None = None
     spoiled: list[Name] = Field(default_factory=list, max_length=3)
     """The first three tensors of the result that have a number that is not finite."""
+    round_trip: Seconds = 0.0
     disputes: bool = False
     """The result of rank 0 differs from this member's by more than rounding."""
 
@@ -115,7 +114,7 @@ class Hello(Message, frozen=True):
     `committed` is the round of the state of `run` that the worker holds; None: it holds
     none. `island`, its `shape` and `coordinate` are of the island in which the worker
     was a rank; None: it has been in none. `data` is the digest of its data, checked
-    against an `Expects`.
+    against an `Expects`; `round_trip` is that to the shepherd.
     """
 
     kind: Literal["hello"] = "hello"
@@ -135,6 +134,7 @@ class Hello(Message, frozen=True):
     coordinate: Count | None = None
     shape: Count = 0
     data: Digest | None = None
+    round_trip: Seconds = 0.0
 
 
 class Expects(Message, frozen=True):
@@ -226,7 +226,7 @@ class Lacking(Message, frozen=True):
 
 
 class RoundStart(Message, frozen=True):
-    """Work on `round` in the group of `epoch`; `members` are in rank order.
+    """Work on `round` in the group of `epoch`; `members` are by rank, `distance` apart.
 
     The same round and lease in a later epoch means: the group changed, keep the inner
     steps and redo the exchange. For a rank of an island, `members` are the ranks at its
@@ -256,6 +256,7 @@ class RoundStart(Message, frozen=True):
     inner_epoch: Count = 0
     shapes: list[Count] = Field(default_factory=list, max_length=10_000)
     """The shapes of unlike islands; `members` are then all ranks of all islands."""
+    distance: tuple[Seconds, Seconds] | None = None
     term: Count = 0
 
 

@@ -38,6 +38,7 @@ from pcp.training.wire.messages import (
 from pcp.training.worker.island_groups import IslandGroups
 from pcp.training.worker.whereabouts import Place
 from pcp.training.worker.worker_state import WorkerState
+from pcp.wire import Distance
 
 SILENCE_SECONDS = 10.0
 """A holder of a state that sends no data of it for so many seconds counts as dead."""
@@ -146,10 +147,14 @@ class RoundGroup:
         """The communicator of the order's epoch; its members share one state."""
         self._steps.form(order, order.inner_epoch, self.timeout)
         if self._comm is not None and self._comm.epoch == order.epoch:
+            if not order.shapes:
+                self._comm.distance = order.distance and Distance(*order.distance)
             return self._comm
         self._leave()
         comm = self._formed(order)
         comm.timeout = self.timeout
+        if not order.shapes:  # else its rings are small
+            comm.distance = order.distance and Distance(*order.distance)
         self._comm, self._counted = comm, (0, 0)
         self._outside.form(order, order.epoch, self.timeout)
         state, before = self._state, order.round - 1
@@ -204,6 +209,11 @@ class RoundGroup:
             partial(shapes.owned_along, place=me, present=present),
             partial(shapes.put, place=me),
         )
+
+    @property
+    def round_trip(self) -> float:
+        """The mean round trip (s) to the members of the round's group."""
+        return getattr(self._comm, "measured_round_trip", 0.0)
 
     def moved_bytes(self) -> tuple[int, int]:
         """Bytes that were sent and received since the last call."""

@@ -334,6 +334,7 @@ class RoundRunner:
             learning_rate=work.learning_rate,
             moved=change(shared, before, self._state.trainer.parts),
             spoiled=[name[:200] for name in spoiled(shared, before)[:3]],
+            round_trip=self.group.round_trip,
             disputes=synced.refused,
         )
         self._state.propose(candidate, prepared)

@@ -57,7 +57,7 @@ class Wire:
         self.bytes_sent = self.bytes_received = 0
         self.alive = True
         self.far: Wire
-        self.distant = world.random.random() < 0.5
+        self.round_trip = 0.1 * (world.random.random() < 0.5)
         self._world, self._here = world, here
         self._channel = (here, there, epoch)
 

@@ -144,7 +144,7 @@ class Wire:
 class Channel:
     """For a worker's `pcp.training.wire.channel.Channel`."""
 
-    peer, here = "the shepherd", "127.0.0.1"
+    peer, here, round_trip = "the shepherd", "127.0.0.1", 0.0
 
     def __init__(self, wire: Wire) -> None:
         self._wire, self._world = wire, wire.network.world

@@ -10,7 +10,7 @@ class SilentLink:
     """`pcp.runtime.transport.link.Link` to a peer that never answers."""
 
     sink: Sink
-    label, epoch, alive, distant = "a silent peer", 1, True, False
+    label, epoch, alive, round_trip = "a silent peer", 1, True, 0.0
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []

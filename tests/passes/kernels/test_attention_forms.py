@@ -189,6 +189,19 @@ def _assert_near(value: np.ndarray, want: np.ndarray, name: str) -> None:
     assert error < 2.0**-17, (name, error)
 
 
+def _uniform(scores: jax.Array) -> jax.Array:
+    """A row of nothing but minus infinities is the mean of all values."""
+    empty = (scores == -jnp.inf).all(-1, keepdims=True)
+    return jnp.where(empty, 0, scores)
+
+
+def _each_row(q, k, v) -> jax.Array:
+    """Values that differ by row, too, as relative positions are."""
+    values = v[:, None] * (1 + jnp.arange(40.0)[:, None, None, None])
+    weights = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k), -1)
+    return jnp.einsum("bhts,btshd->bthd", weights, values)
+
+
 OTHERS = {
     "weights that something else reads": lambda q, k, v: (
         _written(q, k, v, lambda s: s + 0.1 * jax.nn.softmax(s, -1))
@@ -209,6 +222,12 @@ OTHERS = {
     ),
     "numbers that are not negative": lambda q, k, v: (
         _written(q, k, v, lambda s: jnp.where(_mask(40, 40), s, 0.0))
+    ),
+    "zeros for a row that sees nothing": lambda q, k, v: _written(
+        q, k, v, lambda s: _uniform(jnp.where(_mask(40, 40), s, -jnp.inf))
+    ),
+    "each row's own values": lambda q, k, v: _each_row(
+        *jax.lax.stop_gradient((q, k, v))
     ),
 }  # fmt: skip
 

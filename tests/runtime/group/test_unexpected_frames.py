@@ -31,7 +31,7 @@ def draw(rank: int, count: int = LARGE) -> np.ndarray:
 @contextmanager
 def distant(size: int):
     """A world whose members take each other for far away."""
-    with patch.object(TcpLink, "distant", True), world("tcp", size) as comms:
+    with patch.object(TcpLink, "round_trip", 0.1), world("tcp", size) as comms:
         yield comms
 
 
@@ -249,7 +249,7 @@ def test_many_small_calls_run_no_further_ahead_than_there_is_room() -> None:
 def test_what_is_received_was_not_given_up_by_its_sender() -> None:
     """The receiver would be done at once, the sender not for 0.4 s."""
     slow = {1: FaultPlan(shapes=[Shape(delay=0.4)])}
-    with patch.object(TcpLink, "distant", True), world("tcp", 2, slow) as comms:
+    with patch.object(TcpLink, "round_trip", 0.1), world("tcp", 2, slow) as comms:
         sent = comms[0].send_async(draw(0), 1, timeout=0.3)
         received = outcome(lambda: comms[1].recv(draw(1), 0, timeout=5))
         assert isinstance(outcome(lambda: sent.result(30)), Timeout)

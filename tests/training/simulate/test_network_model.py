@@ -10,6 +10,7 @@ from pcp.errors import ConfigError
 from pcp.manifest import Collective, Function, TensorSpec
 from pcp.training.simulate.network_model import World
 from pcp.training_plan import EveryRound, EveryStep, Fragments, TrainingPlan
+from pcp.wire import Distance
 
 COUNT = 1000
 TOLD = {"workers": 4, "step_seconds": 1.0, "bandwidth": 1e6, "round_trip": 0.1}
@@ -52,31 +53,44 @@ def test_what_a_worker_sends_is_what_its_collectives_say(collectives, plan, sent
     world = World.of(_manifest(*collectives, plan=plan), **TOLD)
     assert world.sent_bytes(4) == sent
     trips = (1 if world.pairs else 3) + len(collectives) + 1
-    assert world.exchange_seconds(4) == pytest.approx(sent / 1e6 + trips * 0.1)
+    assert world.exchange_seconds(4, Distance(0.0)) == pytest.approx(
+        sent / 1e6 + trips * 0.1
+    )
     assert world.exchange_seconds(1) == 0
 
 
 @pytest.mark.parametrize(
-    ("members", "payload", "trips", "arrays"),
+    ("members", "payload", "far", "trips", "votes"),
     [
-        (8, 100_000, 7, 2 * 7 / 8),  # few members: a ring
-        (64, 64 * 16_384, 6, 2 * 63 / 64),
-        (64, 64 * 16_384 + 4, 63, 2 * 63 / 64),  # large chunks: a ring
-        (65, 64 * 16_384, 7, 2 * 63 / 64 + 1),  # one gives its array to another
-        (4096, 4096 * 16_384, 12, 2 * 4095 / 4096),
+        (8, 100_000, False, 7, 1),  # few members, and near: a ring
+        (8, 100_000, True, 3, 1),
+        (64, 64 * 16_384, False, 6, 6),
+        (64, 64 * 16_384 + 4, False, 63, 6),  # large chunks: a ring
+        (64, 64 * 200_000, True, 6, 6),  # which far members' are not
+        (64, 64 * 200_004, True, 63, 6),
+        (65, 64 * 16_384, True, 7, 7),
+        (4096, 4096 * 16_384, True, 12, 12),
     ],
 )
 def test_an_exchange_takes_the_schedule_that_a_run_takes(
-    members, payload, trips, arrays
+    members, payload, far, trips, votes
 ):
     world = World(
         members, 1.0, payload, payload, bandwidth=1e6, round_trip=0.1, meetings=2
     )
-    seconds = arrays * payload / 1e6 + (trips + 2) * 0.1
-    assert world.exchange_seconds(members) == pytest.approx(seconds)
+    ordered = None if far else Distance(0.0)
+    sent = 2 * (members - 1) / members * payload / 1e6
+    seconds = sent + (trips + 2 * votes) * 0.1
+    assert world.exchange_seconds(members, ordered) == pytest.approx(seconds)
     coded = replace(world, coded=True)
-    ring = 2 * (members - 1) / members * payload / 1e6 + (members - 1 + 2) * 0.1
-    assert coded.exchange_seconds(members) == pytest.approx(ring)
+    ring = sent + (members - 1 + 2 * votes) * 0.1
+    assert coded.exchange_seconds(members, ordered) == pytest.approx(ring)
+
+
+def test_small_sums_among_many_pass_each_edge_of_the_tree():
+    world = World(100, 1.0, 10_000, 0, bandwidth=1e6, round_trip=0.1, meetings=1)
+    sent = 7 * 2 * 99 / 100 * 0.01
+    assert world.exchange_seconds(100) == pytest.approx(sent + (7 + 7) * 0.1)
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,13 @@ from helpers.worlds.training_runs import experiment, order, start_shepherd, star
 
 from pcp.bundle import sha256
 from pcp.errors import RuntimeFault, StateMismatch
+from pcp.runtime.communicator.group_communicator import GroupCommunicator
 from pcp.training.simulate.replay import Replay
 from pcp.training.simulate.replay_worker import ReplayWorker
 from pcp.training.storage import ledger as ledgers
 from pcp.training.storage.ledger import read
 from pcp.training.storage.ledger_state import CHECKPOINT
+from pcp.training.wire.channel import Channel
 
 WORKER, SHEPHERD = "helpers.models.bigram_numpy", "helpers.worlds.shepherd_process"
 SLOW = pytest.mark.slow
@@ -74,6 +76,31 @@ def test_a_run_with_deaths_newcomers_and_orders_is_made_again(tmp_path, processe
     assert all(m.loss_found == m.loss_recorded for m in made)
     assert {m.steps for r in watcher.rounds for m in r.members} == {4, 6}
     _says_what_differs_first(shepherd.folder.ledger, tmp_path)
+
+
+def test_a_run_of_far_members_is_made_again_where_they_are_near(tmp_path, monkeypatch):
+    """Its sums have another order than the ring's; the ledger has the distance."""
+    monkeypatch.setattr(Channel, "round_trip", 0.1)
+    monkeypatch.setattr(GroupCommunicator, "measured_round_trip", 0.1)
+    exp = experiment(tmp_path, outer_loop_steps=4)
+    shepherd, watcher, thread = start_shepherd(exp, workers=3)
+    crew = [start_worker(shepherd.port, name) for name in "abc"]
+    thread.finish()
+    assert all(worker.finish(10) for worker in crew)
+    monkeypatch.undo()
+    path = shepherd.folder.ledger
+    orders = [line for line in read(path)[0] if line["kind"] == "round"]
+    assert orders[0]["distance"] == [0.1, 0]
+    trips, rates = zip(*(line["distance"] for line in orders), strict=True)
+    assert {*trips} == {0.1}
+    assert all(rates[1:])
+    made, _ = replay(path)
+    assert [m.difference() for m in made if not m.same] == []
+    assert len(made) == len(watcher.rounds) == 4
+    near = _changed(
+        path, tmp_path / "near.jsonl", lambda r: {"distance": None}, "round"
+    )
+    assert not all(m.same for m in replay(near)[0])
 
 
 def _says_what_differs_first(path, folder):

@@ -52,19 +52,23 @@ class ProgressPolicy(RoundPolicy):
     def check_progress(self, now: float) -> None:
         """Remove members that make no progress."""
         roster = self._run.roster
+        first_steps: dict[str, float | None] = {}
         for member in roster:
             name, pace, attempt = member.name, member.pace, self.attempt
             if member.hello.bundle == member.bundle:  # it was loaded before
                 pace.before = self._run.progress.usual_step_seconds
             asked, pace.behind = False, True  # a member of no group waits for none
-            if attempt is not None and name in attempt.members:
+            if attempt is not None and name in attempt.leases:
                 pace.behind = attempt.lags(name, pace.at)
                 asked = attempt.awaits(name)
             asked = asked or member.state == RESTORING or pace.away
             if asked or self._validation.awaits(name) or self.computing(name):
                 pace.works(now)
                 if pace.usual is None:
-                    pace.first = roster.first_step(member.hello.target)
+                    target = member.hello.target
+                    if target not in first_steps:
+                        first_steps[target] = roster.first_step(target)
+                    pace.first = first_steps[target]
                 if why := pace.stalled(now):
                     self._end(member, why)
             else:
