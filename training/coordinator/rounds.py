@@ -175,13 +175,14 @@ class Rounds(ProgressPolicy):
 
     def reject(self, attempt: Attempt, faults: Mapping[str, str]) -> None:
         """Go on with the round without these members' parts, for these faults."""
+        self.attempt = None  # who is quarantined leaves no round under way
         for name, fault in faults.items():
             self._left_out(attempt, name, fault)
         rest = attempt.again(self._run.progress.epoch + 1, list(faults))
         if rest.members:
             self._retry(rest)
             return
-        self.attempt, self._group = None, []
+        self._group = []
         for name in list(attempt.aside):
             self.without(attempt, name)
         whose = "; ".join(f"{self._who(n)}: {fault}" for n, fault in faults.items())

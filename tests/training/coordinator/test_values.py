@@ -160,6 +160,27 @@ def test_who_is_wrong_again_soon_is_quarantined_for_good() -> None:
     assert sorted(world.ledger[-1]["consumed"]) == ["a", "c"]
 
 
+@pytest.mark.parametrize("policy", ["together", "every step", "fragments"])
+def test_who_says_nan_again_soon_is_quarantined_and_the_others_go_on(
+    policy: str,
+) -> None:
+    """Its lease returns once, also where the fault is found inside a round."""
+    world = World("a", "b", "c", policy=policy)
+    world.makes()
+    for round_ in (2, 3):
+        world.tick()
+        world.computes("b", loss=NAN, nonfinite_step=1)
+        for name in "ac":
+            world.computes(name)
+        assert world.members == ["a", "c"]
+        world.makes()
+        assert world.committed == round_
+        assert sorted(world.ledger[-1]["consumed"]) == ["a", "c"]
+    assert world.peers["b"].refused is not None
+    world.makes()
+    assert world.committed == 4
+
+
 def test_a_flipped_bit_in_every_tenth_round_changes_nothing() -> None:
     def digests(wrong: int | None) -> list[Any]:
         world = World("a", "b", "c")
