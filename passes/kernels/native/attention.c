@@ -31,6 +31,9 @@ INLINE V chosen(I mask, V a, V b) { return (V)((mask & (I)a) | (~mask & (I)b)); 
 
 INLINE V larger(V a, V b) { return chosen(a > b, a, b); }
 
+/* Never part of one operation with the next: what is computed twice is twice the same. */
+INLINE V rounded(V x) { return __builtin_assoc_barrier(x); }
+
 /* e^x for x up to 0; a quotient of what is not a number stays none. */
 INLINE V exponential(V x) {
   const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds */
@@ -143,7 +146,7 @@ static void with_pairs(const Shape *of, float *s, Rows pairs, size_t tile, size_
                        size_t column, size_t whole) {
   for (size_t r = 0; r < tile; r++) {
     for (size_t n = 0; n < whole; n += LANES) {
-      V *at = (V *)(s + r * BLOCK + n), scaled = *at * of->scale;
+      V *at = (V *)(s + r * BLOCK + n), scaled = rounded(*at * of->scale);
       V number = paired(of, pairs.at + (row + r) * pairs.row, pairs.column, column + n);
       if (of->kind & ADDED) *at = scaled + number;
       else *at = chosen(number != 0.0f, number, scaled);
@@ -178,7 +181,7 @@ INLINE void tile_forward(const int tile, const int all, const Shape *of, Rows q,
     float *these = s + r * BLOCK;
     V top = splat(low);
     for (size_t n = 0; n < whole; n += LANES) {
-      V value = *(V *)(these + n) * scale;
+      V value = rounded(*(V *)(these + n) * scale);
       value = chosen(visible(all, of, row + r, column + n), value, splat(low));
       *(V *)(these + n) = value;
       top = larger(value, top);
@@ -271,7 +274,7 @@ INLINE void tile_backward(const int tile, const int all, const Shape *of, Rows q
   for (int r = 0; r < tile; r++) {
     for (size_t n = 0; n < whole; n += LANES) {
       V *score = (V *)(e + r * BLOCK + n), *slope = (V *)(ds + r * BLOCK + n);
-      V value = exponential(*score * scale - m[r]);
+      V value = exponential(rounded(*score * scale) - m[r]);
       *score = chosen(visible(all, of, row + r, column + n), value, (V){});
       value = (*slope + d[r]) * *score * of->by;
       *slope = chosen(visible(all, of, row + r, column + n), value, (V){});

@@ -189,6 +189,15 @@ def _assert_near(value: np.ndarray, want: np.ndarray, name: str) -> None:
     assert error < 2.0**-17, (name, error)
 
 
+def test_weights_of_slopes_are_those_of_sums_where_scores_are_large(iree: Iree) -> None:
+    form = Form(lambda q, k, v: library(q * 3000, k, v), width=32)
+    given = form.parameters()
+    module = _own(_grad("main", form))
+    assert [op.name for op in operations(module)].count("flow.dispatch") == 2
+    _, _, _, dv, _ = iree.run(str(module), list(given.values()))
+    _assert_near(dv.sum(1), given["w"].sum(1), "dv")  # a row's weights add up to one
+
+
 def _uniform(scores: jax.Array) -> jax.Array:
     """A row of nothing but minus infinities is the mean of all values."""
     empty = (scores == -jnp.inf).all(-1, keepdims=True)
