@@ -52,7 +52,7 @@ def _judged(path: Path, *options: object) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("size", [8, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [4, pytest.param(60, marks=pytest.mark.slow)])
 def test_a_sample(tmp_path: Path, size: int) -> None:
     """Of sixty it is slow: both targets compile each for half a second."""
     lines = _judged(tmp_path / "kept.jsonl", "--sample", size)

@@ -121,7 +121,10 @@ def _given(seed: int) -> tuple[np.ndarray, ...]:
     return tuple((draw.normal(size=s) / 3).astype(np.float32) for s in shapes)
 
 
-@pytest.mark.parametrize("loss", [beside, both_ways, nested, in_branches])
+@pytest.mark.parametrize(
+    "loss",
+    [beside, pytest.param(both_ways, marks=pytest.mark.slow), nested, in_branches],
+)
 def test_gradients_are_jaxs(loss: Callable[..., jax.Array]) -> None:
     v, w, x = _given(0)
     module = pcp.from_jax(loss, {"v": v, "w": w}, x)

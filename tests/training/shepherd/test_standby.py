@@ -51,6 +51,7 @@ def test_twenty_leaders_die_with_their_folders_in_one_run(tmp_path) -> None:
     assert len(goes_through(tmp_path, 20, 2000)) == 20
 
 
+@pytest.mark.slow  # twelve processor seconds; the term is drawn in test_leader_lease
 def test_the_same_with_a_lease_in_etcd(tmp_path) -> None:
     with etcd_store.served() as etcd:
         assert len(goes_through(tmp_path, 1, 60, f"{etcd}/demo")) == 1
