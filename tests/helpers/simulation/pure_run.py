@@ -9,6 +9,7 @@ from helpers.simulation.run_schedules import experiment, program
 from pcp.training.coordinator.effects import (
     Append,
     Effect,
+    Fail,
     Gather,
     Log,
     Prove,
@@ -156,6 +157,8 @@ class World:
                     self.lines.append(text)
                 case Append(kind=kind, fields=fields):
                     self.ledger.append({"kind": kind, **fields})
+                case Fail(error=error):
+                    raise error
                 case Gather() | Prove() if self.answers:
                     self.step(self.answers(effect))
                 case _:

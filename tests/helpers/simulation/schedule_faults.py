@@ -1,5 +1,6 @@
 """What goes wrong in a drawn schedule of a run, and what an operator does."""
 
+from random import Random
 from typing import TYPE_CHECKING
 
 from helpers.simulation.scheduled_connections import Wire
@@ -26,6 +27,9 @@ def plan(schedule: "Schedule") -> None:
         schedule.after(at, lambda fault=fault: fault(schedule))
     if draw.random() < 0.1:
         operate(schedule)
+    own = Random(schedule.seed)  # which draws nothing from the others' numbers
+    if own.random() < 0.3:
+        schedule.after(FAULT_SECONDS * own.random(), lambda: spoil(schedule, own))
 
 
 def _living(schedule: "Schedule") -> Node | None:
@@ -102,6 +106,12 @@ def kill_shepherd(schedule: "Schedule") -> None:
 def stall_shepherd(schedule: "Schedule") -> None:
     """The shepherd does nothing for a while."""
     schedule.frozen_until = schedule.now + schedule.random.choice((0.5, 1.0, 3.0))
+
+
+def spoil(schedule: "Schedule", draw: Random) -> None:
+    """Two parts that a worker makes are not finite, and it is quarantined."""
+    if living := [node for node in schedule.nodes.values() if node.alive]:
+        draw.choice(living).spoils = 2
 
 
 def newcomer(schedule: "Schedule") -> None:

@@ -1,5 +1,6 @@
 """The thread of a drawn worker that computes: where it is, and whether it hangs."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pcp.training.wire.messages import (
     AwaitedRanks,
+    Computed,
     InnerExchangeReport,
     RoundStart,
     Whereabouts,
@@ -30,6 +32,10 @@ class OwnThread(ABC):
         self.hangs_in: Call | None = None
         self.at: tuple[Call, float] = ("waiting", schedule.now)
         self.steps = 0
+        self.spoils = 0
+        """So many of its next parts of rounds are not finite."""
+        self.spoilt: int | None = None
+        """The last round of which it said so."""
 
     def enters(self, call: Call) -> None:
         """It begins this; or hangs in it, if that was to happen."""
@@ -42,6 +48,18 @@ class OwnThread(ABC):
     @abstractmethod
     def awaits(self) -> AwaitedRanks | None:
         """Whom it waits for; None: it is in no call with others."""
+
+    def part(self, order: RoundStart) -> Computed:
+        """What its inner steps made: not finite at most once a round.
+
+        A second time the run would pause, where nobody else is a member.
+        """
+        said = Computed(round=order.round, epoch=order.epoch)
+        if not self.spoils or order.round == self.spoilt:
+            return said
+        self.spoils, self.spoilt = self.spoils - 1, order.round
+        self._schedule.note("is not finite", order.round)
+        return said.model_copy(update={"loss": math.nan, "nonfinite_step": 1})
 
     def said(self) -> Whereabouts:
         """Where it is."""

@@ -24,7 +24,6 @@ from pcp.training.wire.message import (
 from pcp.training.wire.messages import (
     AwaitedRanks,
     Commit,
-    Computed,
     GroupFailed,
     Heartbeat,
     Hello,
@@ -249,7 +248,10 @@ class Node(OwnThread):
         self._schedule.after(0.5, lambda: self._schedule.start_worker(self.name))
 
     def _on_refused(self, message: Refused) -> None:
-        raise Violation(f"{self.name} was refused: {message.reason}")
+        if self.spoilt is None or "quarantined" not in message.reason:
+            raise Violation(f"{self.name} was refused: {message.reason}")
+        self.die()
+        self._schedule.start_worker()
 
     def _on_learn(self, order: LeaseGrant) -> None:
         if self.held is None:
@@ -356,8 +358,8 @@ class Node(OwnThread):
     def _computed(self, order: RoundStart) -> None:
         self.steps += order.steps
         self.enters("exchange")
-        self.send(Computed(round=order.round, epoch=order.epoch))
-        if self.group is not None and not self.hung:
+        self.send(said := self.part(order))
+        if self.group is not None and not self.hung and said.loss is None:
             self.group.computed(self)
 
     def go_on(self, order: RoundStart, partial: Partial) -> None:

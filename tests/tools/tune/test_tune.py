@@ -1,18 +1,23 @@
 """pcp tune: schedules that are measured, kept in a file, and compiled with."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import pcp
+from pcp.compiler.options import CompileOptions
+from pcp.dialect.context import parse
 from pcp.errors import ConfigError, PassError
 from pcp.passes.kernels.contractions import Contraction
 from pcp.passes.kernels.processors import host_name
 from pcp.passes.kernels.tiles import KernelTiles, Schedule
 from pcp.tools.compile import main as compile_main
+from pcp.tools.tune import search
 from pcp.tools.tune.candidates import MOST_BYTES, REGISTER, STAGES
+from pcp.tools.tune.measure import Candidate
 from pcp.tools.tune.tune import main
 from pcp.tuning_table import TuningTable
 
@@ -65,6 +70,22 @@ def test_a_model_is_tuned_and_compiled(tmp_path: Path, capsys: Captured) -> None
     if schedule is not None:
         rows, columns = schedule.register_tile
         assert f"vector_common_parallel = [{rows}, {columns}, 0]" in text.read_text()
+
+
+def test_no_more_is_measured_where_the_targets_own_code_is_fastest(monkeypatch) -> None:
+    options = CompileOptions(mode="forward", targets=("cpu:host",))
+    step, shapes = search.products(parse(MODEL), options)
+    asked: list[int] = []
+
+    def own_is_fastest(wanted: Sequence[Candidate], _: object) -> list[float]:
+        asked.append(len(wanted))
+        return [1.0 if one.schedule is None else 2.0 for one in wanted]
+
+    monkeypatch.setattr(search, "measure", own_is_fastest)
+    monkeypatch.setattr(search, "kept", lambda _, __, best, ___: best)
+    (row,) = search.tune(shapes, step, lambda _: None).products
+    assert row.schedule is None
+    assert len(asked) == 1
 
 
 def test_what_the_file_says_is_compiled(tmp_path: Path) -> None:
