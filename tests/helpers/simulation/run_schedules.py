@@ -318,7 +318,7 @@ class Schedule:
     def _log(self, effect: do.Log) -> None:
         self.note("log", effect.text)
 
-    def _close(self, effect: do.Close | do.Refuse) -> None:
+    def _close(self, effect: do.Close) -> None:
         wire: Any = effect.connection
         wire.close()
 
@@ -412,7 +412,7 @@ _PERFORMERS: dict[type, Callable[[Schedule, Any], Event | None]] = {
     do.Append: Schedule._append,
     do.Send: Schedule._send,
     do.Log: Schedule._log,
-    do.Refuse: Schedule._close,
+    do.Refuse: lambda _, effect: effect.connection.refuse(effect.reason),
     do.Close: Schedule._close,
     do.Compile: Schedule._compile,
     do.Gather: Schedule._gather,

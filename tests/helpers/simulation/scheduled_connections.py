@@ -87,6 +87,12 @@ class Wire:
         if twice:
             self._deliver(TO_SHEPHERD, reads)
 
+    def refuse(self, reason: str) -> None:
+        """Close it; whoever is quarantined ends."""
+        self.close()
+        if "quarantined" in reason:
+            self.node.quarantined()
+
     def close(self) -> None:
         """The shepherd closes it, once what it said is sent."""
         if self.open and not self._deaf[TO_WORKER]:

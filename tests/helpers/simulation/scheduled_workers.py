@@ -248,10 +248,14 @@ class Node(OwnThread):
         self._schedule.after(0.5, lambda: self._schedule.start_worker(self.name))
 
     def _on_refused(self, message: Refused) -> None:
-        if self.spoilt is None or "quarantined" not in message.reason:
-            raise Violation(f"{self.name} was refused: {message.reason}")
-        self.die()
-        self._schedule.start_worker()
+        raise Violation(f"{self.name} was refused: {message.reason}")
+
+    def quarantined(self) -> None:
+        """It ends, and another process comes in its place."""
+        assert self.spoilt is not None, f"{self.name} is quarantined, and was right"
+        if self.alive:
+            self.die()
+            self._schedule.start_worker()
 
     def _on_learn(self, order: LeaseGrant) -> None:
         if self.held is None:
@@ -357,8 +361,8 @@ class Node(OwnThread):
 
     def _computed(self, order: RoundStart) -> None:
         self.steps += order.steps
-        self.enters("exchange")
         self.send(said := self.part(order))
+        self.enters("exchange" if said.loss is None else "waiting")
         if self.group is not None and not self.hung and said.loss is None:
             self.group.computed(self)
 
