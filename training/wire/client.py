@@ -43,6 +43,9 @@ STANDBY_SECONDS = 1.5
 WATCH_SECONDS = 0.5
 LAST_WORDS_SECONDS = 2.0
 """Messages that a shepherd sent before its connection broke arrive within so long."""
+LAST_STEP_SECONDS = (
+    600.0  # a worker ends its inner step before it hears of the run's end
+)
 WELCOME_SECONDS = 600.0  # the shepherd may have to compile for our target first
 
 
@@ -71,7 +74,8 @@ class ShepherdLink:
     and must not block for long. `beat()` makes a heartbeat. `failed(error)` is called
     once: when no shepherd has answered for `Timing.patience`, or when the shepherd
     refused the worker. `stalled(reason)` is called in a thread of its own when no
-    heartbeat can be made: a thread that hangs has what the others need.
+    heartbeat can be made, as a thread that hangs has what the others need, or when
+    nobody calls `close()` for `LAST_STEP_SECONDS` after the run's end.
     """
 
     def __init__(
@@ -101,6 +105,9 @@ class ShepherdLink:
         self._broken_at: float | None = None
         """When a message could not be sent over this channel; None: all were."""
         self._closing = threading.Event()
+        """Nothing more is awaited from a shepherd."""
+        self._closed = threading.Event()
+        """The worker's own thread came to its end too."""
         self._renewed = threading.Event()
         self._threads = [
             threading.Thread(target=work, daemon=True, name=f"link-{work.__name__}")
@@ -132,6 +139,7 @@ class ShepherdLink:
     def close(self) -> None:
         """Disconnect for good."""
         self._closing.set()
+        self._closed.set()
         if (channel := self._channel) is not None:
             channel.close()
         for thread in self._threads:
@@ -258,7 +266,7 @@ class ShepherdLink:
         channel.send(self._hello(channel))
 
     def _beat(self) -> None:
-        while not self._closing.wait(self._heartbeat):
+        while not self._closed.wait(self._heartbeat):
             self.send(self._make_beat())
             self._beats += 1
 
@@ -266,11 +274,16 @@ class ShepherdLink:
         """Count seconds in which this process ran, and no heartbeat was made.
 
         By turns of its own, not by the clock: a process that was stopped is no worse.
+        The end of the run is no excuse: who hangs then would stay for ever.
         """
-        seen, seconds = 0, 0.0
-        while not self._closing.wait(WATCH_SECONDS):
+        seen, seconds, ended = 0, 0.0, 0.0
+        while not self._closed.wait(WATCH_SECONDS):
             seconds = seconds + WATCH_SECONDS if self._beats == seen else 0.0
+            ended = ended + WATCH_SECONDS if self._closing.is_set() else 0.0
             seen = self._beats
             if seconds > self._heartbeat + self._timing.still:
                 self._stalled(f"no heartbeat can be made for {seconds:.0f} s")
+                return
+            if ended > LAST_STEP_SECONDS:
+                self._stalled(f"the run is over, and it goes on for {ended:.0f} s")
                 return

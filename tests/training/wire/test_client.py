@@ -3,10 +3,12 @@
 import socket
 import threading
 
+import pytest
 from helpers.servers.processes import free_port
 from helpers.worlds.communicators import eventually
 
 from pcp.errors import PeerLost
+from pcp.training.wire import client
 from pcp.training.wire.channel import Channel
 from pcp.training.wire.client import ShepherdLink, Timing
 from pcp.training.wire.message import VERSION
@@ -101,6 +103,48 @@ def test_a_process_that_can_make_no_heartbeat_is_told_of():
         link.close()
     (reason,) = told
     assert reason.startswith("no heartbeat can be made for ")
+
+
+@pytest.mark.parametrize(
+    ("holds", "said"),
+    [("heartbeats", "no heartbeat can be made"), ("nothing", "the run is over, and")],
+)
+def test_a_process_that_hangs_when_the_run_ends_is_told_of(monkeypatch, holds, said):
+    """It was left, dialled again, and heard that nobody needs it: it has to end."""
+    monkeypatch.setattr(client, "LAST_STEP_SECONDS", 0.6)
+    told, never = [], threading.Event()
+
+    def beat() -> Heartbeat:
+        if holds == "heartbeats":
+            never.wait()
+        return Heartbeat()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = ShepherdLink(
+            [listener.getsockname()],
+            introduce=lambda: HELLO,
+            expected=lambda _: None,
+            welcomed=lambda *_: None,
+            received=lambda _: None,
+            failed=lambda _: None,
+            log=lambda _: None,
+            timing=Timing(heartbeat=0.01, still=0.1 if holds == "heartbeats" else 60.0),
+            beat=beat,
+            stalled=told.append,
+        )
+        link.start()
+        try:
+            shepherd = Channel(listener.accept()[0])
+            assert isinstance(shepherd.receive(10), Hello)
+            shepherd.send(WELCOME.model_copy(update={"heartbeat_seconds": 0.1}))
+            shepherd.send(Shutdown(reason="the run is complete"))
+            eventually(lambda: told, 10)
+            shepherd.close()
+        finally:
+            never.set()
+            link.close()
+    (reason,) = told
+    assert reason.startswith(said)
 
 
 def test_what_was_said_last_is_heard_though_the_line_is_broken(monkeypatch):
