@@ -266,7 +266,6 @@ class Node(OwnThread):
         if self.work is not None and self.work[1] == lease:
             self.send(Push(turn=order.turn, seconds=seconds))
             return
-
         self.enters("step")
 
         def learned() -> None:
@@ -361,9 +360,11 @@ class Node(OwnThread):
 
     def _computed(self, order: RoundStart) -> None:
         self.steps += order.steps
-        self.send(said := self.part(order))
-        self.enters("exchange" if said.loss is None else "waiting")
-        if self.group is not None and not self.hung and said.loss is None:
+        self.send(said := self.part(order, self.partial))
+        if bad := said.moved is not None:
+            self.work = self.partial = None
+        self.enters("waiting" if bad else "exchange")
+        if self.group is not None and not self.hung and not bad:
             self.group.computed(self)
 
     def go_on(self, order: RoundStart, partial: Partial) -> None:
@@ -381,6 +382,7 @@ class Node(OwnThread):
         if self.group is not None and self.partial is not None:
             self.partial.since = self._schedule.now
             self.steps += 1
+            self.spoils_step(order, self.partial)
             self.enters("exchange")
             if not self.hung:
                 self.group.inner_exchanges.enters(self, order)
@@ -410,8 +412,7 @@ class Node(OwnThread):
             compute_seconds=order.steps * STEP_SECONDS * self._factor,
             exchange_seconds=0.01,
         )
-        name = self.island or self.name
-        self._schedule.checks.voted(name, self.place, done)
+        self._schedule.checks.voted(self.island or self.name, self.place, done)
         self.send(done)
         self._schedule.happens("prepared", self)
 
@@ -424,9 +425,8 @@ class Node(OwnThread):
         self.begin(0.02, lambda: self._fails(order, why, *lost))
 
     def _fails(self, order: RoundStart, why: str, *lost: int) -> None:
-        round_, epoch = order.round, order.epoch
-        said = GroupFailed(round=round_, epoch=epoch, reason=why, lost=[*lost])
-        self.send(said)
+        at = {"round": order.round, "epoch": order.epoch}
+        self.send(GroupFailed(**at, reason=why, lost=[*lost]))
 
     def _hold(self, state: tuple[int, str]) -> None:
         self.held, self.prepared, self.work = state, None, None
