@@ -278,9 +278,30 @@ class Rounds(ProgressPolicy):
         if attempt is None or not self._current(message):
             return
         self._run.log(f"{member.who}: {message.reason}")
+        if self._lacks_steps(attempt, member.name, message):
+            self._go_on_without(attempt, member.name)
+            return
         if attempt.failed_at is None:
             attempt.failed_at = self._run.now
         self._accuse(member, attempt, message)
+
+    def _lacks_steps(self, attempt: Attempt, name: str, said: GroupFailed) -> bool:
+        """Whether a member was to bring steps made before, and says it has none."""
+        own = [rank for rank, n in enumerate(attempt.members) if n == name]
+        return said.lost == own and "carried" in self._particulars(attempt, name)
+
+    def _go_on_without(self, attempt: Attempt, name: str) -> None:
+        """A member has not the steps that it was to bring: nobody need wait for them.
+
+        It dropped them, as they were not finite, when it said so of an older attempt.
+        """
+        self.attempt = None
+        self.without(attempt, name)
+        rest = attempt.again(self._run.progress.epoch + 1, [name])
+        if rest.members:
+            self._retry(rest)
+        for left in () if rest.members else list(rest.aside):
+            self.without(attempt, left)
 
     def commit(self, attempt: Attempt) -> None:
         """Commit the state that the members have prepared."""

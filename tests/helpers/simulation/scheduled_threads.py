@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 class OwnThread(ABC):
     """What a worker's heartbeats say of it."""
 
-    def __init__(self, schedule: "Schedule") -> None:
-        self._schedule = schedule
+    def __init__(self, schedule: "Schedule", name: str) -> None:
+        self._schedule, self.name = schedule, name
+        self.island: str | None = None
         self.alive, self.frozen_until = True, 0.0
         self._doing = 0
         """Counts what it begins: what was begun before is given up."""
@@ -66,21 +67,23 @@ class OwnThread(ABC):
         if not self.spoils or order.round == self.spoilt:
             return False
         self.spoils, self.spoilt = self.spoils - 1, order.round
+        self._schedule.spoilt.add(self.island or self.name)
         self._schedule.note("is not finite", order.round)
         return True
 
     def part(self, order: RoundStart, partial: "Partial | None") -> Computed:
-        """What its inner steps made; `moved` says that it is not finite.
+        """What its inner steps made; `moved` says if it is finite.
 
         Behind the last exchange there is no loss of another's bad numbers.
         """
-        said = Computed(round=order.round, epoch=order.epoch)
+        said = Computed(round=order.round, epoch=order.epoch, loss=1.0, moved=1.0)
         bad = partial.bad if partial else None
         if bad is None and not self.spoils_part(order):
             return said
-        seen = partial is None or (bad or 1) <= partial.legs
-        step = (bad or 1) if seen else None
-        return said.model_copy(update={"moved": math.nan, "nonfinite_step": step})
+        update: dict[str, Any] = {"moved": math.nan}
+        if partial is None or (bad or 1) <= partial.legs:
+            update |= {"loss": math.nan, "nonfinite_step": bad or 1}
+        return said.model_copy(update=update)
 
     def said(self) -> Whereabouts:
         """Where it is."""

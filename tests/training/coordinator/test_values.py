@@ -143,6 +143,30 @@ def test_late_steps_that_are_not_finite_do_not_count() -> None:
     assert (world.peers["c"].order.carried, late.carried) == (False, False)
 
 
+def test_late_steps_that_are_gone_are_not_waited_for() -> None:
+    """Their member said of another attempt that they were not finite."""
+    world = World("a", "b", "c", late="next", quorum=2, grace_seconds=0.1)
+    world.makes()
+    world.tick()
+    for name in "ab":
+        world.computes(name)
+    world.tick(0.5)
+    world.computes("c")
+    assert world.members == ["a", "b", "c"]
+    order = world.peers["c"].order
+    assert order.carried
+    at = {"round": order.round, "epoch": order.epoch, "reason": "they are gone"}
+    world.says("c", GroupFailed(**at, lost=[order.rank]))
+    assert world.members == ["a", "b"]
+    for name in "ab":
+        world.computes(name)
+    for name in "ab":
+        world.prepares(name)
+    world.makes()
+    assert world.committed == 3
+    assert sorted(world.ledger[-1]["consumed"]) == ["a", "b", "c"]
+
+
 def test_who_hides_what_spoils_the_result_is_found_by_leaving_it_out() -> None:
     """It says that its own part is finite; the state that all make is not."""
     world = World("a", "b", "c")
