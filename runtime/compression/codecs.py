@@ -48,6 +48,8 @@ class Codec(ABC):
 
     name: str
     """The text that `codec` reads and members compare."""
+    total = False
+    """Whether any bytes of the right number stand for values: `decode` refuses none."""
 
     @abstractmethod
     def wire_bytes(self, count: int) -> int:
@@ -79,6 +81,8 @@ class Codec(ABC):
 
 class Cast(Codec):
     """Every element in a narrower floating-point type."""
+
+    total = True
 
     def __init__(self, name: str, dtype: np.dtype) -> None:
         self.name = name
@@ -113,6 +117,8 @@ class Grid:
 
 class Scaled(Codec):
     """Blocks of symbols, each block with a float32 scale: scales first."""
+
+    total = True
 
     def __init__(self, name: str, grid: Grid) -> None:
         self.name = name
@@ -169,6 +175,7 @@ class Affine(Codec):
     """Blocks of bytes, each with its least value and its step: for data off zero."""
 
     name = "int8zp"
+    total = True
 
     def wire_bytes(self, count: int) -> int:
         return 8 * -(-count // BLOCK) + count
@@ -246,6 +253,8 @@ class RandomK(Codec):
     The elements are sent unchanged. Without error feedback the rest is lost, and the
     expectation is the ratio times the input.
     """
+
+    total = True
 
     def __init__(self, ratio: float) -> None:
         self.name = f"randomk:{ratio:g}"
