@@ -34,7 +34,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import ProtocolError, UsageError, nearest
+from pcp.errors import ProtocolError, UsageError, check_name, nearest
 from pcp.runtime.compression.codec_scratch import SCRATCH
 
 BLOCK = 256
@@ -277,6 +277,7 @@ def codec(name: "str | Codec") -> Codec:
     """The codec of this name (see the module's table), or UsageError."""
     if isinstance(name, Codec):
         return name
+    check_name("a compression", name)
     kind, _, ratio = name.partition(":")
     if kind in _SPARSE:
         try:
