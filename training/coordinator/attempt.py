@@ -90,7 +90,7 @@ class Attempt:
     def awaits(self, name: str) -> bool:
         """Whether a message of a member is still awaited.
 
-        Who has said that its part may not count waits for the others' reports.
+        A member with a fault waits for the others' reports.
         """
         done = name in self.prepared or name in self.reported
         return not done and name not in self.faults
