@@ -11,6 +11,7 @@ after that moment makes a member a straggler, so a report on its way harms no me
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pcp.training.wire.messages import (
     AwaitedRanks,
@@ -73,15 +74,19 @@ class StragglerDetection:
         return here if forming else []
 
     def lacked(
-        self, members: Sequence[str], limits: Mapping[str, float]
+        self,
+        members: Sequence[str],
+        limits: Mapping[str, float],
+        unreported: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> dict[str, set[str]]:
         """The members that most of the others lack in calls, and which do so.
 
         Each for as long as its own of the `limits`, in seconds. Of several only those
         that are lacked by most: who waits for one that hangs comes to no other call.
         Those in no call count too: one that says it waits is not most of them.
+        `unreported` are members whose reports others wait for, each with those.
         """
-        by: dict[str, set[str]] = {}
+        by = {name: {*those} for name, those in unreported.items()}
         for name, report in self._of(members).items():
             awaits = report.awaits
             if awaits is None:
