@@ -96,15 +96,15 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2)
     sizes = vars(parser.parse_args())
     members = sizes.pop("members")
-    print("processes  activations MiB  of the whole's  loss after a step")
+    print("processes  activations MiB  of the whole's  losses of two steps")
     with tempfile.TemporaryDirectory() as folder:
         whole = 0
         for count in (1, members):
             found, reports = measure(count, Path(folder), **sizes)
             whole = whole or found[0]
             ratio = max(found) / whole
-            loss = reports[0].losses[1]
-            print(f"{count:9}  {max(found) / 2**20:15.1f}  {ratio:14.3f}  {loss:.6f}")
+            losses = " ".join(f"{loss:.6f}" for loss in reports[0].losses)
+            print(f"{count:9}  {max(found) / 2**20:15.1f}  {ratio:14.3f}  {losses}")
 
 
 if __name__ == "__main__":
