@@ -141,6 +141,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {match[0]!r}?" if match else ""
 
 
+def check_name(what: str, name: object) -> None:
+    """UsageError unless `name`, of `what`, is a text."""
+    if not isinstance(name, str):
+        raise UsageError(f"{what} is given by its name, a text, not {name!r}")
+
+
 def install(extra: str = "") -> str:
     """The command that adds an extra to the pcp that runs: a clone, or a wheel's.
 

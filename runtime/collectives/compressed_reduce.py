@@ -35,6 +35,7 @@ from pcp.runtime.collectives.direct import Contribution, pieces
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.compression.codecs import Codec
 from pcp.runtime.compression.error_feedback import ErrorFeedback
+from pcp.runtime.memory.buffer_pool import ScratchLease
 from pcp.runtime.transport.frame import Header
 
 SEGMENT = 1 << 18
@@ -126,8 +127,13 @@ class CompressedReduce(Operation):
         self._gather = gather
         self._memory = OperationFeedback.begin(spec, source.size)
         self._dtype, self._write = source.dtype, part.commit
-        self._pool = part.pool
-        self._out: F32 = part.pool.take(source.size, np.dtype(np.float32))
+        self._pool, self._lease = part.pool, ScratchLease(part.pool)
+        new = part.out if source.dtype == np.float32 else None
+        self._out: F32 = (
+            self._lease.take(source.size, np.dtype(np.float32)) if new is None else new
+        )
+        self._late = gather and part.in_place and self._may_be_late
+        """Whether sums of others are decoded at the commit, in the caller's array."""
         self._inbox = {(0, peer): self._mine.empty() for peer in self.peers}
         if gather:
             for peer in self.peers:
@@ -163,7 +169,10 @@ class CompressedReduce(Operation):
         self._next[stream] = index + 1
         if header.step == 1:
             part = self._ranges[peer].segments[index]
-            self._decode_into(part, np.frombuffer(payload, np.uint8))
+            if not self._late:
+                self._decode_into(
+                    self._out[part], part, np.frombuffer(payload, np.uint8)
+                )
         else:
             self._add_up()
 
@@ -174,8 +183,11 @@ class CompressedReduce(Operation):
         )
 
     def commit(self) -> Any:
-        with np.errstate(all="ignore"):
-            result = self._out.astype(self._dtype, copy=False)
+        if self._late:
+            result = self._decoded_late()
+        else:
+            with np.errstate(all="ignore"):
+                result = self._out.astype(self._dtype, copy=False)
         value = self._write(result)
         if self._memory is not None:
             self._memory.feedback.settle(self._memory.tag, self._memory.after)
@@ -186,8 +198,28 @@ class CompressedReduce(Operation):
         if self._memory is not None:
             self._memory.feedback.settle(self._memory.tag, None)
         # After a failure a segment may still be decoded: its memory must stay.
-        if self._voted and self.complete():
-            self._pool.give(self._out)
+        self._lease.settle(clean=self._voted and self.complete())
+
+    @property
+    def _may_be_late(self) -> bool:
+        """Whether it is sure before the vote, and soon done, to decode what has come.
+
+        Of several segments the first are decoded while the last ones come.
+        """
+        few = all(len(each.segments) < 2 for each in self._ranges)
+        return few and self._codec.total and self._dtype == np.float32
+
+    def _decoded_late(self) -> F32:
+        """The caller's array with all sums: the own one, and those that have come."""
+        result = self._source
+        for rank, each in enumerate(self._ranges):
+            for index, part in enumerate(each.segments):
+                if rank == self._rank:
+                    result[part] = self._out[part]
+                else:
+                    wire = self._inbox[1, rank][each.place(index)]
+                    self._decode_into(result[part], part, wire)
+        return result
 
     # Contributions.
 
@@ -266,11 +298,11 @@ class CompressedReduce(Operation):
         wire = self._codec.encode(total, self._seed(part))
         if np.may_share_memory(wire, total):
             wire = wire.copy()  # the decoded sum takes its place
-        self._decode_into(part, wire)
-        if self._memory is not None:
-            self._memory.keep(part, total, self._out[part], float(self._divisor))
         for peer in self.peers:
             self.send_data(peer, 1, place.start, wire.data)
+        self._decode_into(self._out[part], part, wire)
+        if self._memory is not None:
+            self._memory.keep(part, total, self._out[part], float(self._divisor))
 
     def _total(self, part: slice, place: slice, total: F32) -> None:
         """The sum of all contributions to a part of the own range, or their mean."""
@@ -300,9 +332,9 @@ class CompressedReduce(Operation):
     def _decode(self, wire: U8, part: slice) -> F32:
         return self._codec.decode(wire, part.stop - part.start, self._seed(part))
 
-    def _decode_into(self, part: slice, wire: U8) -> None:
-        """Decode `wire` into a part of the result."""
-        self._codec.decode_into(self._out[part], wire, self._seed(part))
+    def _decode_into(self, room: F32, part: slice, wire: U8) -> None:
+        """Decode the values of a part."""
+        self._codec.decode_into(room, wire, self._seed(part))
 
     def _seed(self, part: slice) -> int:
         """The seed of a segment: equal on all members, different for each operation."""

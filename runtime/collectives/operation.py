@@ -305,9 +305,12 @@ class Operation(LocalPart):
         return CollectiveAborted(f"{error}; this member had voted, {what}")
 
     def _undecided(self, error: PcpError) -> bool:
-        """Whether the operation waits for a decision; `error` is the reason to ask."""
+        """Whether it waits for a decision, or has one; `error` is the reason to ask."""
         if not self.voted:
             return False
+        if self.agreement.settled:  # all have voted, and a compiled loop has yet to say
+            self.decided(True)
+            return True
         waits = self._doubt is not None
         self._doubt = self._doubt or error
         self.promised = waits or self.group.arbitrate(self)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import UsageError
+from pcp.errors import UsageError, check_name
 from pcp.runtime.collectives.call import Tagged
 from pcp.runtime.collectives.compressed_reduce import CompressedReduce, CompressionSpec
 from pcp.runtime.collectives.direct import Contribution, EagerReduce, EagerScatter
@@ -90,6 +90,7 @@ class AllReduce(Tagged[NDArray]):
             chunks = bounds(array.size, size)
             return _compressed(context, facts, timeout, part, spec, chunks, True)
         if algorithm is not None:
+            check_name("an algorithm", algorithm)
             facts = facts | {"algorithm": algorithm}
         far = context.distance
         choice = algorithm or declared(array.nbytes, size, far)
@@ -145,12 +146,13 @@ class AllReduced(AllReduce):
         )
         own = chunks[context.rank] if through is ZeroCopyReduce else (0, 0)
         target, room = self._placed(array)
+        part = _contribution(context, self.op, array, into(target))
         facts = facts_of_sum(AllReduce.name, array.dtype, array.shape, self.op)
         return through(
             context.peers,
             context.along_ring(facts),
             timeout,
-            _contribution(context, self.op, array, into(target)),
+            part,
             along_ring(context.ring, context.rank),
             chunks,
             shared_scratch=shared_scratch,

@@ -28,7 +28,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import UsageError, nearest
+from pcp.errors import UsageError, check_name, nearest
 from pcp.wire import EAGER_BYTES, FEW_MEMBERS, Distance
 
 LARGE_WORLD = 8
@@ -98,9 +98,14 @@ class Reduction:
     accumulator: np.dtype
 
     @staticmethod
-    @cache
     def of(op: str, dtype: np.dtype) -> "Reduction":
         """The reduction `op` of `dtype`; UsageError lists the ones there are."""
+        check_name(f"a reduction ({', '.join(_UFUNCS)})", op)
+        return Reduction._of(op, dtype)
+
+    @staticmethod
+    @cache
+    def _of(op: str, dtype: np.dtype) -> "Reduction":
         name = dtype.name
         if op not in _UFUNCS:
             raise UsageError(

@@ -34,7 +34,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import ProtocolError, UsageError, nearest
+from pcp.errors import ProtocolError, UsageError, check_name, nearest
 from pcp.runtime.compression.codec_scratch import SCRATCH
 
 BLOCK = 256
@@ -48,6 +48,8 @@ class Codec(ABC):
 
     name: str
     """The text that `codec` reads and members compare."""
+    total = False
+    """Whether any bytes of the right number stand for values: `decode` refuses none."""
 
     @abstractmethod
     def wire_bytes(self, count: int) -> int:
@@ -79,6 +81,8 @@ class Codec(ABC):
 
 class Cast(Codec):
     """Every element in a narrower floating-point type."""
+
+    total = True
 
     def __init__(self, name: str, dtype: np.dtype) -> None:
         self.name = name
@@ -113,6 +117,8 @@ class Grid:
 
 class Scaled(Codec):
     """Blocks of symbols, each block with a float32 scale: scales first."""
+
+    total = True
 
     def __init__(self, name: str, grid: Grid) -> None:
         self.name = name
@@ -169,6 +175,7 @@ class Affine(Codec):
     """Blocks of bytes, each with its least value and its step: for data off zero."""
 
     name = "int8zp"
+    total = True
 
     def wire_bytes(self, count: int) -> int:
         return 8 * -(-count // BLOCK) + count
@@ -247,6 +254,8 @@ class RandomK(Codec):
     expectation is the ratio times the input.
     """
 
+    total = True
+
     def __init__(self, ratio: float) -> None:
         self.name = f"randomk:{ratio:g}"
         self._ratio = ratio
@@ -277,6 +286,7 @@ def codec(name: "str | Codec") -> Codec:
     """The codec of this name (see the module's table), or UsageError."""
     if isinstance(name, Codec):
         return name
+    check_name("a compression", name)
     kind, _, ratio = name.partition(":")
     if kind in _SPARSE:
         try:

@@ -62,6 +62,7 @@ def test_a_sample(tmp_path: Path, size: int) -> None:
     assert sum(line["outcome"] == "equal" for line in lines) >= size * 5 / 6
 
 
+@pytest.mark.slow  # three starts of the command
 def test_a_run_goes_on(tmp_path: Path) -> None:
     kept = tmp_path / "kept.jsonl"
     options = ("--sections", "ops", "--only", "ops neg_float32_3$")

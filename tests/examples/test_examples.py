@@ -50,7 +50,13 @@ def test_a_replica_of_torchft_dies_and_comes_back(tmp_path: Path) -> None:
     assert sums[0] == sums[1]
 
 
-@pytest.mark.parametrize("name", ALONE)
+SLOW = {"ddp_on_pcp"}  # test_torch_backend.py trains with DDP on pcp too
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in ALONE],
+)
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
     printed = run(EXAMPLES / f"{name}.py", folder=tmp_path)
     assert printed.strip()

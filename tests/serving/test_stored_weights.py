@@ -38,7 +38,7 @@ def _meant(made: small_llama.Weights, kind: str) -> small_llama.Weights:
     [
         ("bf16", 1e-5),
         pytest.param("f16", 1e-5, marks=pytest.mark.slow),  # as bf16, in another type
-        ("int8", 0.03),
+        pytest.param("int8", 0.03, marks=pytest.mark.slow),  # as int4
         ("int4", 0.03),
     ],
 )

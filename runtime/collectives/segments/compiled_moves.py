@@ -88,8 +88,12 @@ class CompiledReduction(Protocol):
         """The frame of a move that is partly sent."""
         ...
 
+    def made(self) -> None:
+        """Note that all moves are done, and all votes are here."""
+        ...
+
     def returned(self, *, over: bool) -> None:
-        """Go on in Python; or all moves are done, and all votes are here."""
+        """Go on in Python; or come to the end, if it was `made`."""
         ...
 
 
@@ -251,6 +255,8 @@ class CompiledLoop:
         done = [self._jobs.pop(number) for number in over]
         for number in over:
             self._moves.drop(number)
+        for job in done:  # before a caller is told of one, who may end the others
+            job.of.made()
         if done and not self._jobs:
             self.give_back()
         for job in done:

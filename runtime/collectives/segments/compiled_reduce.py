@@ -309,12 +309,15 @@ class CompiledReduce(Operation):
         self._unsent += 1
         return self._frame(Kind.DATA, payload, move.round, start, self._was_sent)
 
-    def returned(self, *, over: bool) -> None:
-        """Go on in Python; or all moves are done, and all votes are here."""
+    def made(self) -> None:
+        """Note that all moves are done, and all votes are here."""
         self._compiled, self._waits_below = None, False
-        self._made_in_place = over and self._saved
-        self._saved = False
+        self._made_in_place, self._saved = self._saved, False
+
+    def returned(self, *, over: bool) -> None:
+        """Go on in Python; or come to the end, if it was `made`."""
         if not over:
+            self._compiled, self._waits_below, self._saved = None, False, False
             self.timing.sent -= self._unsent_bytes()  # `send_data` counts them
             for index, move in enumerate(self._plan.moves):
                 if move.sends:

@@ -9,7 +9,7 @@ from helpers.worlds.communicators import outcome, together, world
 from pcp.errors import CollectiveAborted, RuntimeFault, Timeout, UsageError
 from pcp.runtime import Communicator
 from pcp.runtime.collectives.compressed_reduce import SEGMENT, CompressedReduce
-from pcp.runtime.compression.codecs import Codec, TopK, codec
+from pcp.runtime.compression.codecs import Codec, codec
 from pcp.runtime.compression.error_feedback import ErrorFeedback
 from pcp.runtime.compression.power_sgd import PowerSGD, orthonormal, outer
 from pcp.runtime.transport.fault_injection import Fault, FaultPlan
@@ -108,7 +108,8 @@ def test_feedback_conserves_and_members_agree(name: str, size: int) -> None:
         np.testing.assert_allclose(gotten + held, given, atol=1e-5)
 
 
-def test_the_result_is_the_declared_arithmetic() -> None:
+@pytest.mark.parametrize("call", ["all_reduce", "all_reduced"])
+def test_the_result_is_the_declared_arithmetic(call: str) -> None:
     """Against the module's formulas, written out with no messages."""
     size, count = 3, 3000
     coder = codec("int8")
@@ -125,9 +126,12 @@ def test_the_result_is_the_declared_arithmetic() -> None:
         expected[a:b] = coder.decode(coder.encode(total), b - a)
     with World(size) as world:
         outs = world.each(
-            lambda r: world.comms[r].all_reduce(xs[r], compression="int8")
+            lambda r: getattr(world.comms[r], call)(xs[r], compression="int8")
         )
     assert all(np.array_equal(out, expected) for out in outs)
+    in_place = [x is out for x, out in zip(xs, outs, strict=True)]
+    assert in_place == [call == "all_reduce"] * size
+    assert in_place[0] or all(map(np.array_equal, xs, inputs(size, count)))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -184,10 +188,20 @@ def test_members_that_disagree_abort_together() -> None:
     assert any("int8" in text and "e3m0" in text for text in messages)
 
 
-@pytest.mark.parametrize("after", [1, 3, 6])
-def test_an_abort_changes_neither_input_nor_feedback(after: int) -> None:
+@pytest.mark.parametrize(
+    ("after", "count"),
+    [
+        (1, 3000),
+        (2, 3000),
+        (3, 3000),
+        (1, 6 * SEGMENT),
+        (3, 6 * SEGMENT),
+        (6, 6 * SEGMENT),
+    ],
+)
+def test_an_abort_changes_neither_input_nor_feedback(after: int, count: int) -> None:
     """One member dies after some frames of the second operation."""
-    size, count = 3, 6 * SEGMENT
+    size = 3
     xs = inputs(size, count)
     memories = [ErrorFeedback() for _ in range(size)]
 
@@ -214,17 +228,20 @@ def test_an_abort_changes_neither_input_nor_feedback(after: int) -> None:
         assert np.array_equal(memories[rank].state()[""], kept[rank])
 
 
-def test_bytes_that_stand_for_nothing_are_an_error_for_all(monkeypatch) -> None:
+@pytest.mark.parametrize("step", ["contribution", "sum"])
+def test_bytes_that_stand_for_nothing_are_an_error_for_all(monkeypatch, step) -> None:
     """At once, not at the deadline; inputs stay as they were."""
     count = SEGMENT + 300
-    places = np.zeros(2 * count, np.uint8)
+    send = CompressedReduce.send_data
 
-    def senseless(self, values, seed=0) -> np.ndarray:
-        return places[: self.wire_bytes(values.size)]
+    def senseless(self, peer, which, offset, payload, taken=None) -> None:
+        if which == ["contribution", "sum"].index(step):
+            payload = np.zeros(len(payload), np.uint8).data
+        send(self, peer, which, offset, payload, taken)
 
     with World(2) as world, monkeypatch.context() as patched:
         xs = inputs(2, count)
-        patched.setattr(TopK, "encode", senseless)
+        patched.setattr(CompressedReduce, "send_data", senseless)
         faults = world.each(
             lambda r: outcome(
                 lambda: world.comms[r].all_reduce(xs[r], compression="topk:0.1")

@@ -1,5 +1,7 @@
 """Results that the compiled loop makes in place, and others that need the memory."""
 
+import threading
+
 import numpy as np
 import pytest
 from helpers.worlds.collective_arguments import draw
@@ -91,3 +93,41 @@ def test_a_call_that_reads_what_a_sum_overwrites_has_the_values_of_before(world)
     for gathered, summed in together(world, calls):
         assert np.asarray(gathered).tobytes() == np.stack(kept).tobytes()
         assert summed.tobytes() == wanted
+
+
+@pytest.mark.parametrize("how", ["close", "decide"])
+def test_sums_that_are_done_at_once_are_made_when_the_first_caller_is_told(how):
+    """Though that caller ends the group, or the coordinator decides about the other."""
+    arrays = [[draw(2 * rank + i, SIZE) for i in range(2)] for rank in range(2)]
+    wanted = [reference([mine[i] for mine in arrays]).tobytes() for i in range(2)]
+    with world_of("tcp", 2) as members:
+        group, over, ended = members[0]._group, set[int](), []
+        compiled = group.loop.ask(lambda: group.compiled_loop({1}))
+        tell, listening, both = compiled._tell, threading.Event(), threading.Event()
+
+        def tell_of_both(number):
+            if number == min(compiled._jobs) and listening.is_set() and len(over) == 2:
+                both.set()
+            over.update([number] if tell(number) else ())
+            return both.is_set()
+
+        def end_the_other(_):
+            (other,) = group.under_way
+            group.close() if how == "close" else other.decided(True)
+            ended.append(other)
+
+        def calls(m):
+            first, second = (
+                m.all_reduce_async(one, tag=str(i), timeout=20)
+                for i, one in enumerate(arrays[m.rank])
+            )
+            if m.rank == 0:
+                first.add_done_callback(end_the_other)
+                listening.set()
+            return [outcome(f.result) for f in (first, second)]
+
+        compiled._tell = tell_of_both
+        for found, mine in zip(together(members, calls), arrays, strict=True):
+            assert [one.tobytes() for one in found] == wanted
+            assert [one.tobytes() for one in mine] == wanted
+        assert len(ended) == 1

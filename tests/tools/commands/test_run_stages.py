@@ -30,7 +30,8 @@ def _compiled(
 @pytest.mark.parametrize(
     ("model", "count", "schedule"),
     [
-        ("mlp", 8, "1f1b"),
+        ("mlp", 4, "1f1b"),
+        pytest.param("mlp", 8, "1f1b", marks=pytest.mark.slow),
         pytest.param("gpt8", 8, "1f1b", marks=pytest.mark.slow),
         pytest.param("gpt", 4, "zb-h1", marks=pytest.mark.slow),
         pytest.param("gpt", 4, "gpipe", marks=pytest.mark.slow),

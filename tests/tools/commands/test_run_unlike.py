@@ -97,6 +97,7 @@ def _sent(bundle: Path, inputs: Path, steps: int) -> int:
     return max(sent.values())
 
 
+@pytest.mark.slow  # test_members_that_drift_apart_are_named runs unlike ones too
 def test_unlike_members_train_as_one(unlike: Path, data: Path, tmp_path: Path) -> None:
     """`pcp run` refuses parameters of which two members hold other bits."""
     alone = _compile(LARGE, ["cpu:host"], tmp_path / "alone", mesh="")
@@ -162,9 +163,9 @@ def test_members_that_drift_apart_are_named(
     assert not (tmp_path / "out.npz").exists()
 
 
-def test_parity_counts_steps(unlike: Path, data: Path, tmp_path: Path, capfd) -> None:
+def test_parity_counts_steps(untold: Path, data: Path, tmp_path: Path, capfd) -> None:
     flags = ["--steps", "2", "--parity", "-1", "--inputs", str(data)]
-    code = cli.main(["run", str(unlike), *flags, "--out", str(tmp_path / "out.npz")])
+    code = cli.main(["run", str(untold), *flags, "--out", str(tmp_path / "out.npz")])
     assert code == 2
     assert "--parity -1: at least 0" in capfd.readouterr().err
 

@@ -274,6 +274,7 @@ def test_a_worker_process_is_thin():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow  # test_faults.py kills both; what old lines mean is test_cli.py's
 def test_the_old_command_lines_survive_kills(folder):
     """Supervised shepherd and node manager; a worker and the shepherd are killed."""
     write_experiment(folder, outer_loop_steps=60, tau=60, max_epochs=1000)

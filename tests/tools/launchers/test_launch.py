@@ -128,6 +128,7 @@ def test_the_command_that_makes_a_secret_takes_any_path(folder):
     assert words[-2:] == ["big-protection", f"--from-file={keys}/run"]
 
 
+@pytest.mark.slow  # what it says is checked above, and that --on local trains
 def test_the_slurm_script_trains(folder, tmp_path):
     """Under stand-ins for Slurm's commands that run everything on this machine."""
     script = _slurm(folder, f"--port {free_port()} --name batch")

@@ -128,9 +128,10 @@ def test_islands_averaged_in_every_step_are_synchronous_sgd(
     _is_synchronous_sgd(tmp_path, model, averaging, {"tp": 2})
 
 
-STAGED = [{"pp": 2}, pytest.param({"pp": 2, "tp": 2}, marks=SLOW)]
+STAGED = [{"pp": 2}, {"pp": 2, "tp": 2}]
 
 
+@SLOW  # it compiles; test_run_stages.py runs stages
 @pytest.mark.parametrize("axes", STAGED, ids=str)
 def test_so_are_islands_of_pipeline_stages(
     tmp_path: Path, wide: Tiny, axes: dict[str, int]
