@@ -51,6 +51,54 @@ func.func @right(%x: tensor<3x6x6xf32>, %v: tensor<3x6x2xf32>) -> tensor<3x2x6xf
   return %y : tensor<3x2x6xf32>
 }
 
+// Rows that see nothing are zeros, as PyTorch has them: the choice goes behind the division.
+// CHECK-LABEL: @rows_of_zeros
+// CHECK: %[[E:.*]] = stablehlo.exponential
+// CHECK: %[[N:.*]] = stablehlo.dot_general %[[E]], %arg1, batching_dims = [0] x [0], contracting_dims = [2] x [1]
+// CHECK: %[[D:.*]] = stablehlo.divide %[[N]], {{.*}} : tensor<3x6x2xf32>
+// CHECK: %[[W:.*]] = stablehlo.broadcast_in_dim %arg2, dims = [0, 1] : (tensor<3x6xi1>) -> tensor<3x6x2xi1>
+// CHECK: stablehlo.select %[[W]], {{.*}}, %[[D]] : tensor<3x6x2xi1>, tensor<3x6x2xf32>
+func.func @rows_of_zeros(%x: tensor<3x6x6xf32>, %v: tensor<3x6x2xf32>, %none: tensor<3x6xi1>) -> tensor<3x6x2xf32> {
+  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %m = stablehlo.reduce(%x init: %low) applies stablehlo.maximum across dimensions = [2] : (tensor<3x6x6xf32>, tensor<f32>) -> tensor<3x6xf32>
+  %M = stablehlo.broadcast_in_dim %m, dims = [0, 1] : (tensor<3x6xf32>) -> tensor<3x6x6xf32>
+  %d = stablehlo.subtract %x, %M : tensor<3x6x6xf32>
+  %e = stablehlo.exponential %d : tensor<3x6x6xf32>
+  %s = stablehlo.reduce(%e init: %zero) applies stablehlo.add across dimensions = [2] : (tensor<3x6x6xf32>, tensor<f32>) -> tensor<3x6xf32>
+  %S = stablehlo.broadcast_in_dim %s, dims = [0, 1] : (tensor<3x6xf32>) -> tensor<3x6x6xf32>
+  %p = stablehlo.divide %e, %S : tensor<3x6x6xf32>
+  %o = stablehlo.reshape %none : (tensor<3x6xi1>) -> tensor<3x6x1xi1>
+  %O = stablehlo.broadcast_in_dim %o, dims = [0, 1, 2] : (tensor<3x6x1xi1>) -> tensor<3x6x6xi1>
+  %zeros = stablehlo.constant dense<0.0> : tensor<3x6x6xf32>
+  %same = stablehlo.broadcast_in_dim %p, dims = [0, 1, 2] : (tensor<3x6x6xf32>) -> tensor<3x6x6xf32>
+  %w = stablehlo.select %O, %zeros, %same : tensor<3x6x6xi1>, tensor<3x6x6xf32>
+  %y = stablehlo.dot_general %w, %v, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<3x6x6xf32>, tensor<3x6x2xf32>) -> tensor<3x6x2xf32>
+  return %y : tensor<3x6x2xf32>
+}
+
+// Columns of zeros: what is weighed differs along the row.
+// CHECK-LABEL: @columns_of_zeros
+// CHECK: stablehlo.divide {{.*}} : tensor<3x6x6xf32>
+// CHECK: stablehlo.select
+// CHECK-NEXT: stablehlo.dot_general
+func.func @columns_of_zeros(%x: tensor<3x6x6xf32>, %v: tensor<3x6x2xf32>, %none: tensor<3x6xi1>) -> tensor<3x6x2xf32> {
+  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %m = stablehlo.reduce(%x init: %low) applies stablehlo.maximum across dimensions = [2] : (tensor<3x6x6xf32>, tensor<f32>) -> tensor<3x6xf32>
+  %M = stablehlo.broadcast_in_dim %m, dims = [0, 1] : (tensor<3x6xf32>) -> tensor<3x6x6xf32>
+  %d = stablehlo.subtract %x, %M : tensor<3x6x6xf32>
+  %e = stablehlo.exponential %d : tensor<3x6x6xf32>
+  %s = stablehlo.reduce(%e init: %zero) applies stablehlo.add across dimensions = [2] : (tensor<3x6x6xf32>, tensor<f32>) -> tensor<3x6xf32>
+  %S = stablehlo.broadcast_in_dim %s, dims = [0, 1] : (tensor<3x6xf32>) -> tensor<3x6x6xf32>
+  %p = stablehlo.divide %e, %S : tensor<3x6x6xf32>
+  %O = stablehlo.broadcast_in_dim %none, dims = [0, 2] : (tensor<3x6xi1>) -> tensor<3x6x6xi1>
+  %zeros = stablehlo.constant dense<0.0> : tensor<3x6x6xf32>
+  %w = stablehlo.select %O, %zeros, %p : tensor<3x6x6xi1>, tensor<3x6x6xf32>
+  %y = stablehlo.dot_general %w, %v, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<3x6x6xf32>, tensor<3x6x2xf32>) -> tensor<3x6x2xf32>
+  return %y : tensor<3x6x2xf32>
+}
+
 // Sums of columns, repeated in rows: what a row is divided by differs from place to place.
 // CHECK-LABEL: @columns
 // CHECK: stablehlo.divide {{.*}} : tensor<6x6xf32>

@@ -1,6 +1,7 @@
 """Attention in a program, and its derivative: what JAX, torch and pcp-grad write.
 
-    s = q · kᵀ, scaled; some of a row are hidden (`passes/kernels/scores.py`)
+    s = q · kᵀ, scaled; some of a row are hidden (`passes/kernels/scores.py`); where
+        all of them are minus infinity they may be made zeros, as torch does
     m = rows' largest of s        e = exp(s - m)        l = rows' sums of e
     y = e · v                     p = g · vᵀ + d        ds = p · e, scaled
     dq = ds · k                   dk = dsᵀ · q          dv = eᵀ · g
@@ -124,7 +125,8 @@ class Attention:
         masks = [hidden for hidden in self.hidden if hidden.number is not None]
         none = _slopes(self.skipped)
         kept = [h for h in self.kept if h not in none]
-        return self.g is not None and _same(kept, _slopes(masks))
+        level = [] if self.scores.level is None else [self.scores.level.mask]
+        return self.g is not None and _same(kept, [*_slopes(masks), *level])
 
 
 def _slopes(masks: list[Hidden]) -> list[Hidden]:
@@ -187,7 +189,7 @@ def _hiding(found: Attention) -> Attention | None:
     for place, hidden in enumerate(chain):
         number = -np.inf if hidden.number is None else hidden.number
         alone = len(chain) == 1 and number <= AS_GOOD_AS_INFINITE
-        if alone or (place == 0 and number == -np.inf):
+        if (alone and found.scores.level is None) or (place == 0 and number == -np.inf):
             ahead = hidden.ahead(found.rows, found.columns)
             if ahead is not None:
                 found.ahead = ahead
@@ -267,7 +269,7 @@ def _is_slope(product: ir.Operation, e: ir.Value, view: View, found: Attention) 
     if p.name == "stablehlo.add" and defining(weights, "broadcast_in_dim"):
         weights, row = row, weights
     d, inner = row_of(row, view), behind(weights, view, added=True)
-    if d is None or inner is None or inner.hidden or inner.scale != 1:
+    if d is None or inner is None or inner.is_changed or inner.scale != 1:
         return False
     if not is_plain(inner.product):
         return False

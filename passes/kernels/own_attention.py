@@ -12,10 +12,12 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.core.rewriting import before, replace
-from pcp.passes.kernels.attention import Attention, Matrix, find
+from pcp.passes.kernels.attention import Attention, Matrix, Result, find
 from pcp.passes.kernels.own_dispatch import Executables, KernelCall
 from pcp.passes.kernels.own_places import COLUMNS, ROWS, Grid, Label
 from pcp.passes.kernels.scores import Hidden
@@ -26,8 +28,8 @@ LEAST_ROWS, LEAST_COLUMNS, WIDTH, MOST_WIDTH = 8, 16, 16, 128
 """What a head's width is a multiple of, as the kernels need it; fewer rows or columns
 have no gain."""
 
-ADDED, IN_PLACE = 1, 2
-"""What the numbers of pairs are for."""
+ADDED, IN_PLACE, LEVEL = 1, 2, 4
+"""What the numbers of pairs are for, and that rows of minus infinities are as zeros."""
 
 
 def attend(exponential: ir.Operation, executables: Executables) -> bool:
@@ -46,6 +48,10 @@ def attend(exponential: ir.Operation, executables: Executables) -> bool:
         outcomes += [(r.op, grid.turned(sums, grid.by_row, r)) for r in found.sums]
         if "y" in found.results:
             outcomes.append(calls.result("y", y))
+        if (level := _level(found)) is not None:
+            low = hlo.constant_like(largest, -np.inf)
+            value = hlo.compare("EQ", largest, low, "FLOAT")
+            outcomes.append((level.op, grid.turned(value, grid.by_row, level)))
     if found.d is not None:
         with ir.InsertionPoint(sites[1]), exponential.location:
             for name, value in zip(
@@ -57,6 +63,12 @@ def attend(exponential: ir.Operation, executables: Executables) -> bool:
         replace(op, [value])
         _straighten(value)
     return True
+
+
+def _level(found: Attention) -> Result | None:
+    """What tells rows of minus infinities."""
+    level = found.scores.level
+    return None if level is None else Result(level.op, level.dims)
 
 
 def _fits(found: Attention) -> bool:
@@ -72,6 +84,8 @@ def _grid(found: Attention) -> Grid | None:
     """The batches of everything that is read and made."""
     matrices = [*_operands(found).values(), *(h.matrix for h in found.hidden)]
     results = [*found.sums, *found.results.values()]
+    if (level := _level(found)) is not None:
+        results.append(level)
     dims = [steps for result in results for steps in result.dims if steps is not None]
     if found.d is not None:
         dims += found.d.dims
@@ -101,6 +115,7 @@ def _sites(
     slopes = [r.op for name, r in found.results.items() if name != "y"]
     others = [r.op for r in found.sums]
     others += [r.op for name, r in found.results.items() if name == "y"]
+    others += [level.op] if (level := found.scores.level) is not None else []
     read = [*given, *([g.base] if g else []), *([found.d.value] if found.d else [])]
     if not all(_is_seen(value, block) for value in read):
         return None
@@ -276,9 +291,9 @@ class _Calls:
     ) -> list[ir.Value]:
         found, grid = self.found, self.grid
         pairs = self.pairs if self.pairs is not None else inputs[0]
-        kind = 0
+        kind = 0 if found.scores.level is None else LEVEL
         if found.hidden:
-            kind = ADDED if found.hidden[0].number is None else IN_PLACE
+            kind |= ADDED if found.hidden[0].number is None else IN_PLACE
         numbers = [*(grid.count(label) for label in grid.levels[1:])]
         numbers += [found.rows, found.columns, found.width, found.ahead]
         numbers += [_bits(found.scores.scale), _bits(found.by), kind]

@@ -15,6 +15,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.passes.core import fold
 from pcp.passes.core.constants import splat
+from pcp.passes.core.elementwise import body_kind
 from pcp.passes.core.rewriting import defining, ints
 from pcp.passes.core.walk import block_of
 from pcp.passes.kernels.views import (
@@ -74,17 +75,34 @@ class Hidden(NamedTuple):
         return ahead if ahead >= 0 and same else None
 
 
+class Level(NamedTuple):
+    """The op that tells rows of minus infinities alone, whose scores are made zeros.
+
+    `dims`: how its dimensions lie. `mask`: what makes the zeros.
+    """
+
+    op: ir.Operation
+    dims: tuple[Steps, ...]
+    mask: Hidden
+
+
 @dataclass
 class Scores:
     """The product that the scores are, how its dimensions lie, and what was done to it.
 
-    `hidden`: outermost first.
+    `hidden`: outermost first. `level`: what is done last of all.
     """
 
     product: ir.Operation
     dims: tuple[Steps, ...]
     scale: float = 1.0
     hidden: list[Hidden] = field(default_factory=list)
+    level: Level | None = None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether something stands in the place of some."""
+        return bool(self.hidden) or self.level is not None
 
 
 def behind(value: ir.Value, view: View, *, added: bool = False) -> Scores | None:
@@ -107,7 +125,7 @@ def behind(value: ir.Value, view: View, *, added: bool = False) -> Scores | None
     if base == value or (found := behind(base, view, added=added)) is None:
         return None
     found.scale *= factor
-    return None if found.hidden else found
+    return None if found.is_changed else found
 
 
 def _chosen(op: ir.Operation, view: View, added: bool) -> Scores | None:
@@ -118,6 +136,9 @@ def _chosen(op: ir.Operation, view: View, added: bool) -> Scores | None:
         if (found := behind(score, view, added=added)) is None:
             return None
         matrix = matrix_of(mask, view)
+        if when and number == 0 and matrix is not None and found.level is None:
+            found.level = _level(mask, score, view, Hidden(matrix, 0.0))
+            return found if found.level else None
         return found if number < 0 and _hide(found, matrix, number, when) else None
     return None
 
@@ -126,10 +147,28 @@ def _hide(
     found: Scores, matrix: Matrix | None, number: float | None = None, when: bool = True
 ) -> bool:
     """Note it."""
-    if matrix is None:
+    if matrix is None or found.level is not None:
         return False
     found.hidden.insert(0, Hidden(matrix, number, when))
     return True
+
+
+def _level(
+    mask: ir.Value, scores: ir.Value, view: View, hidden: Hidden
+) -> Level | None:
+    """Whether the mask is that of rows of nothing but minus infinity."""
+    if (row := row_of(mask, view)) is None:
+        return None
+    reduce = defining(row[0], "reduce")
+    if reduce is None or len(reduce.operands) != 2 or splat(reduce.operands[1]) != 1:
+        return None
+    low = defining(reduce.operands[0], "compare")
+    if low is None or low.operands[0] != scores or splat(low.operands[1]) != -np.inf:
+        return None
+    if fold.direction(low) != "EQ" or body_kind(reduce.regions[0].blocks[0]) != "and":
+        return None
+    dims = reduced(reduce, view)
+    return Level(reduce, dims, hidden) if dims == row[1] else None
 
 
 def scaled(value: ir.Value) -> tuple[ir.Value, float]:

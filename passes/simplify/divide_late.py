@@ -52,6 +52,9 @@ class DivideLate(Pass):
 
         %n = stablehlo.dot_general %e, %v, ... -> tensor<8x128x32xf32>
         %y = stablehlo.divide %n, (broadcast %s) : tensor<8x128x32xf32>
+
+    Where whole rows of the quotient are made zeros, as PyTorch does where a row sees
+    nothing, rows of the product are, behind the division.
     """
 
     name = "pcp-divide-late"
@@ -81,6 +84,8 @@ class Softmax:
     sums: ir.Value
     dim: int
     """The operand's dimension along which the sums were taken."""
+    empty: ir.Value | None
+    """Which rows are zeros instead, as the sums lie."""
 
 
 def _softmax(op: ir.Operation, side: int) -> Softmax | None:
@@ -93,7 +98,7 @@ def _softmax(op: ir.Operation, side: int) -> Softmax | None:
     contracted = _contracted(op, side)
     if len(contracted) != 1 or hlo.size(op.result) > hlo.size(operand):
         return None
-    quotient = _behind_reshapes(operand)
+    mask, quotient = _behind_zeros(_behind_reshapes(operand))
     if quotient is None or not _used_once(quotient):
         return None
     numerator, denominator = quotient.operands
@@ -101,8 +106,11 @@ def _softmax(op: ir.Operation, side: int) -> Softmax | None:
     if found is None or not _is_shifted(numerator, found[1]):
         return None
     sums, dim = found
+    empty = None if mask is None else _of_rows(mask, dim)
     place = _same_place(hlo.shape_of(numerator), dim, hlo.shape_of(operand))
-    return Softmax(numerator, sums, dim) if place == contracted[0] else None
+    if place != contracted[0] or (empty is None) != (mask is None):
+        return None
+    return Softmax(numerator, sums, dim, empty)
 
 
 def _divided(op: ir.Operation, side: int, found: Softmax) -> ir.Value:
@@ -113,12 +121,17 @@ def _divided(op: ir.Operation, side: int, found: Softmax) -> ir.Value:
     operands[side] = _as(found.exponentials, shape)
     product = hlo.op("dot_general", operands, [op.result.type], **attributes(op)).result
     kept = [d for d in range(len(shape)) if d != dim]
-    sums = _as(found.sums, [shape[d] for d in kept])
     places = _places(op, side)
-    whole = hlo.broadcast_in_dim(
-        sums, hlo.shape_of(op.result), [places[d] for d in kept]
-    )
-    return hlo.divide(product, whole)
+
+    def whole(rows: ir.Value) -> ir.Value:
+        rows = _as(rows, [shape[d] for d in kept])
+        shape_ = hlo.shape_of(op.result)
+        return hlo.broadcast_in_dim(rows, shape_, [places[d] for d in kept])
+
+    result = hlo.divide(product, whole(found.sums))
+    if found.empty is None:
+        return result
+    return hlo.select(whole(found.empty), hlo.constant_like(result, 0), result)
 
 
 def _stop(exponentials: ir.Value) -> None:
@@ -171,11 +184,34 @@ def _places(op: ir.Operation, side: int) -> dict[int, int]:
     }
 
 
-def _behind_reshapes(value: ir.Value) -> ir.Operation | None:
-    """The division behind reshapes that nothing else reads."""
-    while (op := defining(value, "reshape")) is not None and _used_once(op):
+def _behind_reshapes(value: ir.Value) -> ir.Value:
+    """What is behind reshapes that nothing else reads."""
+    while (op := defining(value)) is not None and _used_once(op):
+        if op.name != "stablehlo.reshape" and not _is_copy(op):
+            break
         value = op.operands[0]
-    return defining(value, "divide")
+    return value
+
+
+def _is_copy(op: ir.Operation) -> bool:
+    """Whether it repeats nothing, as a broadcast to the shape that there is."""
+    if op.name != "stablehlo.broadcast_in_dim":
+        return False
+    shapes = [tuple(hlo.shape_of(value)) for value in (op.operands[0], op.result)]
+    places = list(ints(op, "broadcast_dimensions"))
+    return shapes[0] == shapes[1] and places == sorted(places)
+
+
+def _behind_zeros(value: ir.Value) -> tuple[ir.Value | None, ir.Operation | None]:
+    """The division, and where zeros stand in its place, if that is all who read it."""
+    choice = defining(value, "select")
+    if choice is None or not _used_once(choice) or splat(choice.operands[1]) != 0:
+        return None, defining(value, "divide")
+    mask, _, other = choice.operands
+    quotient = defining(_behind_reshapes(other), "divide")
+    if quotient is None or hlo.shape_of(quotient.result) != hlo.shape_of(other):
+        return None, None
+    return mask, quotient
 
 
 def _used_once(op: ir.Operation) -> bool:
@@ -194,33 +230,46 @@ def _same_place(shape: tuple[int, ...], dim: int, other: tuple[int, ...]) -> int
 
 def _sum_of(numerator: ir.Value, denominator: ir.Value) -> tuple[ir.Value, int] | None:
     """The sums of the numerator along one dim, which the denominator repeats."""
-    steps, value = [], denominator
-    while (op := defining(value)) is not None and op.name in (
-        "stablehlo.broadcast_in_dim",
-        "stablehlo.reshape",
-    ):
-        if not _used_once(op):
-            return None
-        steps.append(op)
-        value = op.operands[0]
+    *spread, value = _spread(denominator)
     sums = defining(value, "reduce")
     if sums is None or len(sums.operands) != 2 or sums.operands[0] != numerator:
         return None
     dims, block = ints(sums, "dimensions"), sums.regions[0].blocks[0]
-    if len(dims) != 1 or body_kind(block) != "add" or not _used_once(sums):
+    if len(dims) != 1 or body_kind(block) != "add":
         return None
     if splat(sums.operands[1]) != 0:  # a sum of more than the row's numbers
         return None
-    rank = len(hlo.shape_of(numerator))
-    wanted = [d for d in range(rank) if d != dims[0]]
-    origin: list[int | None] = list(wanted)
-    for op in reversed(steps):
-        origin = _moved(op, origin)
-    shape = hlo.shape_of(numerator)
+    if any(len(list(v.uses)) != 1 for v in (*spread, value)):
+        return None
+    rows = _of_rows(denominator, dims[0])
+    return None if rows is None else (value, dims[0])
+
+
+def _of_rows(value: ir.Value, dim: int) -> ir.Value | None:
+    """What a value repeats along `dim`, and has the other dimensions of, in order."""
+    *steps, first = _spread(value)
+    shape = hlo.shape_of(value)
+    origin: list[int | None] = [d for d in range(len(shape)) if d != dim]
+    if [*hlo.shape_of(first)] != [n for d, n in enumerate(shape) if d != dim]:
+        return None
+    for step in reversed(steps):
+        origin = _moved(step.owner.operation, origin)
     right = all(
-        origin[d] == (None if d == dims[0] else d) or shape[d] == 1 for d in range(rank)
+        origin[d] == (None if d == dim else d) or shape[d] == 1
+        for d in range(len(shape))
     )
-    return (sums.result, dims[0]) if right else None
+    return first if right else None
+
+
+def _spread(value: ir.Value) -> list[ir.Value]:
+    """A value, and those that it is made of by repetitions and reshapes alone."""
+    found = [value]
+    while (op := defining(found[-1])) is not None and op.name in (
+        "stablehlo.broadcast_in_dim",
+        "stablehlo.reshape",
+    ):
+        found.append(op.operands[0])
+    return found
 
 
 def _moved(op: ir.Operation, origin: list[int | None]) -> list[int | None]:

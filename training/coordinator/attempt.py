@@ -45,8 +45,9 @@ class Attempt:
     """In how many attempts before, with the same members, each member was silent."""
     suspects: dict[str, set[str]] = field(default_factory=dict)
     """Members that other members could not reach, and which members those were."""
-    faults: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Members whose inner steps may not count, with the first bad step and why."""
+    faults: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """Members whose inner steps may not count, with the first bad step and why;
+    infinity: no loss was bad."""
     straggler_detection: StragglerDetection = field(default_factory=StragglerDetection)
     """Which members wait for others in inner exchanges."""
     retries: int = 0
@@ -87,8 +88,12 @@ class Attempt:
         return {name: self.silences.get(name, 0) + 1 for name in quiet}
 
     def awaits(self, name: str) -> bool:
-        """Whether a message of a member is still awaited."""
-        return name not in self.prepared and name not in self.reported
+        """Whether a message of a member is still awaited.
+
+        A member with a fault waits for the others' reports.
+        """
+        done = name in self.prepared or name in self.reported
+        return not done and name not in self.faults
 
     def lags(self, name: str, at: Whereabouts | None) -> bool:
         """Whether others have long done what a member waits for, or there are none."""
@@ -100,6 +105,18 @@ class Attempt:
         if at.call == "forming" and others:
             return not others.isdisjoint([*self.computed, *self.prepared])
         return others <= {*self.prepared}
+
+    def lacked(self, limits: Mapping[str, float], now: float) -> dict[str, set[str]]:
+        """The members that most of the others wait for, each with those.
+
+        In calls, as `StragglerDetection.lacked` has it; or for its report, where their
+        own parts may not count: which part was the first is known by all reports.
+        """
+        unreported = {
+            name: [n for n in self.faults if now - self.computed[n] >= limits[name]]
+            for name in self.slow
+        }
+        return self.straggler_detection.lacked(self.members, limits, unreported)
 
     @property
     def complete(self) -> bool:

@@ -8,8 +8,10 @@ is the hash of the digests of its parts, a round is prepared when every part is.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from pcp.training.coordinator.events import Peer
 from pcp.training.coordinator.island_formation import Rank
 from pcp.training.storage import island_shapes
 from pcp.training.storage.island_parts import Digests, joined_digest
@@ -234,12 +236,62 @@ class Island:
         return said[0].model_copy(update={"digest": digest})
 
 
+class RankTable:
+    """The ranks that are connected, by connection, with their islands."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[Peer, tuple[Rank, Island | None]] = {}
+        self._waiting: dict[Peer, Rank] = {}
+        self._workers: dict[str, Peer] = {}
+
+    def __contains__(self, peer: object) -> bool:
+        return peer in self._ranks
+
+    def __getitem__(self, peer: Peer) -> tuple[Rank, Island | None]:
+        return self._ranks[peer]
+
+    def waiting(self) -> list[Rank]:
+        """The ranks that are in no island, in the order of their hellos."""
+        return list(self._waiting.values())
+
+    def of_worker(self, name: str) -> Peer | None:
+        """The connection of the rank with this name."""
+        return self._workers.get(name)
+
+    def add(self, rank: Rank) -> None:
+        """A rank is there, in no island."""
+        peer = rank.connection
+        self.pop(peer)
+        self._ranks[peer], self._waiting[peer] = (rank, None), rank
+        self._workers[rank.hello.worker] = peer
+
+    def place(self, rank: Rank, island: Island) -> None:
+        """A rank that waited is in an island."""
+        self._ranks[rank.connection] = (rank, island)
+        del self._waiting[rank.connection]
+
+    def pop(self, peer: Peer) -> bool:
+        """Remove a rank; whether it was there."""
+        if peer not in self._ranks:
+            return False
+        rank, _ = self._ranks.pop(peer)
+        self._waiting.pop(peer, None)
+        del self._workers[rank.hello.worker]
+        return True
+
+
+Peers = tuple[list[str], list[int]]
+"""The ranks that an order names, and the shapes of their islands."""
+
+
 class AddressTable:
     """The addresses of islands, and those of their ranks."""
 
     def __init__(self, islands: Mapping[str, Island], sizes: Sequence[int]) -> None:
         """`sizes` are the ranks of an island by shape."""
         self._islands, self._sizes = islands, sizes
+        self._named: tuple[Sequence[str], dict[int, Peers]] = ([], {})
+        """The members that an attempt's orders share, with their ranks so far."""
 
     def of_island(self, address: str) -> bool:
         """Whether an island is known by this address."""
@@ -259,6 +311,31 @@ class AddressTable:
             self.at(address, at)
             for address, shape in zip(addresses, shapes, strict=True)
             for at in range(self._sizes[shape])
+        ]
+
+    def peers(self, members: Sequence[str], coordinate: int) -> Peers:
+        """The ranks that an order for a coordinate names, and the islands' shapes.
+
+        All orders of an attempt have one list of members, of which each is looked up
+        once for each coordinate, and not once for each rank.
+        """
+        if self._named[0] is not members:
+            self._named = members, {}
+        known, unlike = self._named[1], len(self._sizes) > 1
+        key = 0 if unlike else coordinate
+        if key not in known:
+            shapes = self.shapes(members)
+            ranks = self.ranks if unlike else partial(self._column, coordinate)
+            known[key] = ranks(members), shapes
+        return known[key]
+
+    def _column(self, coordinate: int, members: Sequence[str]) -> list[str]:
+        known = {island.address: island for island in self._islands.values()}
+        return [
+            known[address].ranks[coordinate].hello.address
+            if address in known
+            else address
+            for address in members
         ]
 
     def member(self, address: str) -> str:

@@ -47,7 +47,7 @@ from pcp.training.coordinator.events import (
     Received,
     Tick,
 )
-from pcp.training.coordinator.island import AddressTable, Island
+from pcp.training.coordinator.island import AddressTable, Island, RankTable
 from pcp.training.coordinator.island_formation import (
     FormedIsland,
     Rank,
@@ -93,7 +93,7 @@ class Islands:
         self.islands: dict[str, Island] = {}
         """The islands that are members, by name."""
         self._addresses = AddressTable(self.islands, self.sizes)
-        self._ranks: dict[Peer, tuple[Rank, Island | None]] = {}
+        self._ranks = RankTable()
         self._places: dict[str, tuple[str, int, int]] = {}
         """The places in larger islands of ranks that are to come back, by worker."""
         self._exchanges_inside = True
@@ -119,7 +119,7 @@ class Islands:
     def _farewell(self) -> list[Effect]:
         """Tell the ranks that wait that the run is over."""
         over = Shutdown(reason="the run is over")
-        waiting, self._ranks = self.waiting(), {}
+        waiting, self._ranks = self.waiting(), RankTable()
         return [Send(rank.connection, over) for rank in waiting]
 
     def _step(self, event: Event, now: float) -> list[Effect]:
@@ -140,7 +140,7 @@ class Islands:
 
     def waiting(self) -> list[Rank]:
         """The ranks that are in no island."""
-        return [rank for rank, island in self._ranks.values() if island is None]
+        return self._ranks.waiting()
 
     def status(self) -> dict[str, Any]:
         """The status of the run, with the ranks inside each island."""
@@ -172,23 +172,19 @@ class Islands:
         return [] if island is None else self._said(island, rank, message, now)
 
     def _hello(self, peer: Peer, hello: Hello, now: float) -> list[Effect]:
-        again = [
-            other
-            for other, (rank, _) in self._ranks.items()
-            if rank.hello.worker == hello.worker
-        ]
         effects: list[Effect] = []
-        for other in again:
+        if (other := self._ranks.of_worker(hello.worker)) is not None:
             effects += self._lost(other, "connected again", now, closing=True)
         if place := self._places.pop(hello.worker, None):
             hello = moved(hello, *place)
-        self._ranks[peer] = (Rank(peer, hello, now, now), None)
+        self._ranks.add(Rank(peer, hello, now, now))
         return effects + self._form(now)
 
     def _lost(
         self, peer: Peer, reason: str, now: float, *, closing: bool = False
     ) -> list[Effect]:
-        rank, island = self._ranks.pop(peer)
+        rank, island = self._ranks[peer]
+        self._ranks.pop(peer)
         effects: list[Effect] = [Close(peer)] if closing else []
         if island is None:
             return effects
@@ -198,7 +194,7 @@ class Islands:
     def _dissolve(self, island: Island, reason: str, now: float) -> list[Effect]:
         """End an island; its remaining ranks connect again."""
         del self.islands[island.name]
-        left = [r for r in island.ranks if self._ranks.pop(r.connection, None)]
+        left = [r for r in island.ranks if self._ranks.pop(r.connection)]
         effects = self._pass(Lost(island, reason), now)
         return effects + [Close(rank.connection) for rank in left]
 
@@ -212,7 +208,7 @@ class Islands:
             island = Island(name, formed.ranks, formed.shape, mesh)
             self.islands[name] = island
             for rank in formed.ranks:
-                self._ranks[rank.connection] = (rank, island)
+                self._ranks.place(rank, island)
             hosts = ", ".join(rank.hello.address for rank in formed.ranks)
             what = f"island {name} of {hosts}"
             what = what if mesh is None else f"{what}, {mesh}"
@@ -353,7 +349,7 @@ class Islands:
             return []
         del self.islands[island.name]
         for rank in island.ranks:
-            self._ranks.pop(rank.connection, None)
+            self._ranks.pop(rank.connection)
         return [Close(rank.connection) for rank in island.ranks]
 
     def _sent(
@@ -390,14 +386,11 @@ class Islands:
 
     def _order(self, island: Island, at: int, order: RoundStart) -> RoundStart:
         assert island.inner_epoch is not None
-        if self.unlike:
-            members = self._addresses.ranks(order.members)
-        else:
-            members = [self._addresses.at(address, at) for address in order.members]
+        members, shapes = self._addresses.peers(order.members, at)
         return order.model_copy(
             update={
                 "members": members,
-                "shapes": self._addresses.shapes(order.members),
+                "shapes": shapes,
                 "island": [rank.hello.address for rank in island.ranks],
                 "inner_epoch": island.inner_epoch,
                 "digest": None,  # the digest of all parts, which no rank has

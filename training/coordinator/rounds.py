@@ -93,14 +93,15 @@ class Rounds(ProgressPolicy):
         if attempt is None or not self._current(message):
             return
         name = member.name
-        if name not in attempt.members:
+        if name not in attempt.leases:
             return
         steps = attempt.steps(name, self.pool.quantum)
         if name not in attempt.computed and attempt.first:
             member.pace.made(steps, self._run.now - attempt.launched)
         attempt.computed.setdefault(name, self._run.now)
         if fault := self.guard.part(name, message, steps):
-            attempt.faults[name] = (message.nonfinite_step or 0, fault)
+            # Behind all steps: a bad loss of another's last step may be in its change.
+            attempt.faults[name] = (message.nonfinite_step or math.inf, fault)
         if attempt.faults and not (self.exchanges_inside and attempt.slow):
             self.reject(attempt, attempt.first_faults())
 
@@ -137,7 +138,9 @@ class Rounds(ProgressPolicy):
             self._spoiled(attempt, fault)
             return
         for name in list(attempt.aside):
-            self._left_out(attempt, name, "the result was right only without it")
+            fault = "the result was right only without it"
+            self._left_out(attempt, name, fault)
+            self._wrong(name, attempt.round, fault)
         self.guard.committed(right)
         self.commit(attempt)
 
@@ -174,11 +177,16 @@ class Rounds(ProgressPolicy):
         self._retry(tried)
 
     def reject(self, attempt: Attempt, faults: Mapping[str, str]) -> None:
-        """Go on with the round without these members' parts, for these faults."""
+        """Go on with the round without these members' parts, for these faults.
+
+        Where all of several have the same first one, nobody is known to have made it.
+        """
         self.attempt = None  # who is quarantined leaves no round under way
+        rest = attempt.again(self._run.progress.epoch + 1, list(faults))
         for name, fault in faults.items():
             self._left_out(attempt, name, fault)
-        rest = attempt.again(self._run.progress.epoch + 1, list(faults))
+            if rest.members or len(faults) == 1:
+                self._wrong(name, attempt.round, fault)
         if rest.members:
             self._retry(rest)
             return
@@ -193,14 +201,13 @@ class Rounds(ProgressPolicy):
             self._pause(f"no part of round {attempt.round} may count ({whose})")
 
     def _left_out(self, attempt: Attempt, name: str, fault: str) -> None:
-        """A member's part does not count: log it, and note the fault in `Conduct`."""
+        """A member's part does not count: log it, and return its lease."""
         run = self._run
         self._left.append(
             f"{self._who(name)} is left out of round {attempt.round}: {fault}"
         )
         run.log(self._left[-1])
         self.without(attempt, name)
-        self._wrong(name, attempt.round, fault)
 
     def _wrong(self, name: str, round_: int, fault: str) -> None:
         """Note a member's fault; quarantine the member if it is not its first one."""
@@ -271,9 +278,30 @@ class Rounds(ProgressPolicy):
         if attempt is None or not self._current(message):
             return
         self._run.log(f"{member.who}: {message.reason}")
+        if self._lacks_steps(attempt, member.name, message):
+            self._go_on_without(attempt, member.name)
+            return
         if attempt.failed_at is None:
             attempt.failed_at = self._run.now
         self._accuse(member, attempt, message)
+
+    def _lacks_steps(self, attempt: Attempt, name: str, said: GroupFailed) -> bool:
+        """Whether a member was to bring steps made before, and says it has none."""
+        own = [rank for rank, n in enumerate(attempt.members) if n == name]
+        return said.lost == own and "carried" in self._particulars(attempt, name)
+
+    def _go_on_without(self, attempt: Attempt, name: str) -> None:
+        """A member has not the steps that it was to bring: nobody need wait for them.
+
+        It dropped them, as they were not finite, when it said so of an older attempt.
+        """
+        self.attempt = None
+        self.without(attempt, name)
+        rest = attempt.again(self._run.progress.epoch + 1, [name])
+        if rest.members:
+            self._retry(rest)
+        for left in () if rest.members else list(rest.aside):
+            self.without(attempt, left)
 
     def commit(self, attempt: Attempt) -> None:
         """Commit the state that the members have prepared."""

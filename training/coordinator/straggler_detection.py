@@ -11,6 +11,7 @@ after that moment makes a member a straggler, so a report on its way harms no me
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pcp.training.wire.messages import (
     AwaitedRanks,
@@ -67,24 +68,28 @@ class StragglerDetection:
 
     def awaited(self, members: Collection[str]) -> list[str]:
         """Members that are not at this round, while others form its group."""
-        said = [(n, r) for n, r in self._reports.items() if n in members]
+        said = self._of(members).items()
         here = [n for n, r in said if not r.begun]
         forming = here and any(not r.entered and r.waited is not None for _, r in said)
         return here if forming else []
 
     def lacked(
-        self, members: Sequence[str], limits: Mapping[str, float]
+        self,
+        members: Sequence[str],
+        limits: Mapping[str, float],
+        unreported: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> dict[str, set[str]]:
         """The members that most of the others lack in calls, and which do so.
 
         Each for as long as its own of the `limits`, in seconds. Of several only those
         that are lacked by most: who waits for one that hangs comes to no other call.
         Those in no call count too: one that says it waits is not most of them.
+        `unreported` are members whose reports others wait for, each with those.
         """
-        by: dict[str, set[str]] = {}
-        for name, report in self._reports.items():
+        by = {name: {*those} for name, those in unreported.items()}
+        for name, report in self._of(members).items():
             awaits = report.awaits
-            if awaits is None or name not in members:
+            if awaits is None:
                 continue
             for rank in awaits.ranks:
                 lacks = members[rank] if rank < len(members) else name
@@ -122,7 +127,7 @@ class StragglerDetection:
         """
         if not (quorum or math.isfinite(deadline)):
             return []
-        said = {n: r for n, r in self._reports.items() if n in members}
+        said = self._of(members)
         waiting = [r for r in said.values() if r.waited is not None]
         if not waiting:
             return []
@@ -135,3 +140,8 @@ class StragglerDetection:
         if not math.isfinite(end):
             return []
         return [n for n, r in said.items() if r.entered < latest and r.at >= end]
+
+    def _of(self, members: Collection[str]) -> dict[str, WaitReport]:
+        """The reports of these members, each of which is looked up once."""
+        there = set(members)
+        return {n: r for n, r in self._reports.items() if n in there}

@@ -17,7 +17,7 @@ from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.stale_results import StaleResults
 from pcp.training.coordinator.straggler_policy import slow_members
 from pcp.training.coordinator.validation import Validation
-from pcp.training.data.lease_pool import LeasePool, Range
+from pcp.training.data.lease_pool import LeasePool, Range, size
 from pcp.training.wire.messages import (
     Computed,
     Prepared,
@@ -228,7 +228,18 @@ class SynchronousRounds(Rounds):
         if self._current(message):
             super()._on_computed(member, message)
         elif lease := self._late.computed(member, message):
-            self._join(member.name, lease)
+            steps = size(lease) // self.pool.quantum
+            if fault := self.guard.part(member.name, message, steps):
+                self._reject_late(member, message.round, fault)
+            else:
+                self._join(member.name, lease)
+
+    def _reject_late(self, member: Member, round_: int, fault: str) -> None:
+        """Late steps may not count: the member has dropped them, or is to."""
+        who = self._who(member.name)
+        self._run.log(f"{who} is left out of round {round_}, late: {fault}")
+        self.forget(member)
+        self._wrong(member.name, round_, fault)
 
     def _join(self, name: str, lease: list[Range]) -> None:
         """Add a late member to the round under way, if others still compute."""

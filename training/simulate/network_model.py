@@ -6,6 +6,9 @@ ring 2 (M-1)/M of the array pass each link, in M-1 round trips; by halving and d
 as many bytes pass in log2 M round trips; along the tree the whole array passes each of
 log2 M edges twice. A gather moves M-1 contributions. Each collective takes further time
 for its OPEN frames and votes: a round trip among few members, log2 M among many.
+
+Of islands, the ranks at each coordinate exchange among themselves, all coordinates at
+once, with a rank's part of the payload.
 """
 
 import math
@@ -14,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from pcp.errors import ConfigError
-from pcp.manifest import Collective, Manifest, tensor_bytes
+from pcp.manifest import Collective, Function, Manifest, tensor_bytes
+from pcp.mesh import WORKERS
 from pcp.runtime.collectives.reduction import declared
 from pcp.runtime.compression.codecs import codec
 from pcp.training.trainer.bundle_checks import plan_of
@@ -65,6 +69,13 @@ class World:
     """Seconds from a death to the next `Hello`."""
     silent: float = 0.0
     """The share of deaths that close no connection."""
+    ranks: int = 1
+    """The devices of a worker: more than one where it is an island.
+
+    Bytes, the bandwidth and deaths are those of a device.
+    """
+    inside_seconds: float = 0.0
+    """Seconds of an inner step for which the ranks of an island exchange."""
 
     @classmethod
     def of(cls, manifest: Manifest, **changes: Any) -> Self:
@@ -75,17 +86,19 @@ class World:
         """
         plan = plan_of(manifest)
         every_step = plan.synchronize == "step"
+        collectives = _with_others(manifest)
         known = {
             "state_bytes": state_bytes(manifest),
             # With the comparison of states at the end of a round.
-            "meetings": len(manifest.collectives) + (not every_step),
+            "meetings": len(collectives) + (not every_step),
+            "ranks": max(1, len(manifest.programs)),
             "every_step": every_step,
             "in_background": plan.in_background,
             "pairs": plan.in_pairs,
         }
         if "payload_bytes" not in changes:
-            known |= _exchanged(manifest.collectives)
-            found = manifest.collectives.values()
+            known |= _exchanged(collectives)
+            found = collectives.values()
             known["coded"] = any("codec" in c.attributes for c in found)
         return cls(**known | changes)
 
@@ -173,15 +186,39 @@ def parameter_bytes(manifest: Manifest) -> int:
     return sum(tensor_bytes(p.shape, p.dtype) for p in manifest.parameters)
 
 
+_HELD = ("state", "model_state", "outer", "private", "frozen")
+
+
 def state_bytes(manifest: Manifest) -> int:
-    """Bytes that a newcomer fetches: parameters, all kinds of state, frozen tensors."""
+    """Bytes that a newcomer fetches: parameters, all kinds of state, frozen tensors.
+
+    In an island those of the rank with the most.
+    """
+    if not manifest.programs:
+        return parameter_bytes(manifest) + _held_bytes(manifest.functions, _HELD)
+    devices, held = manifest.programs.values(), ("param", *_HELD)
+    return max(_held_bytes(device.functions, held) for device in devices)
+
+
+def _held_bytes(functions: Mapping[str, Function], roles: tuple[str, ...]) -> int:
     held = {
         (spec.name, spec.role): spec.nbytes
-        for function in manifest.functions.values()
+        for function in functions.values()
         for spec in function.inputs
-        if spec.role in ("state", "model_state", "outer", "private", "frozen")
+        if spec.role in roles
     }
-    return parameter_bytes(manifest) + sum(held.values())
+    return sum(held.values())
+
+
+def _with_others(manifest: Manifest) -> Mapping[str, Collective]:
+    """The collectives with other workers, or of the rank that sends them most."""
+    if not manifest.programs:
+        return manifest.collectives
+    found = [
+        {name: c for name, c in device.collectives.items() if WORKERS in c.axes}
+        for device in manifest.programs.values()
+    ]
+    return max(found, key=lambda made: sum(c.bytes for c in made.values()))
 
 
 def _exchanged(collectives: Mapping[str, Collective]) -> dict[str, int]:

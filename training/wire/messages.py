@@ -324,7 +324,7 @@ class Validated(Message, frozen=True):
 class GroupFailed(Message, frozen=True):
     """An exchange of `epoch` failed here; `lost` are the ranks that did not come to it.
 
-    `inside`: the exchange was among the ranks of the member's own island.
+    `inside`: among the ranks of the own island. The own rank is lost without its steps.
     """
 
     kind: Literal["group_failed"] = "group_failed"

@@ -257,10 +257,10 @@ class RoundRunner:
         return self.inner_steps.make(order, order.round, check, padding, epoch)
 
     def _check_carried(self, order: RoundStart) -> None:
-        """`StateMismatch` without the steps on a carried lease."""
+        """`PeerLost`, of this rank itself, without the steps on a carried lease."""
         done = self._state.work
         if order.carried and (done is None or done.lease != order.lease):
-            raise CollectiveAborted("the steps on this lease are gone")
+            raise PeerLost("the steps on this lease are gone", peer=order.rank)
 
     def _learned(self, order: LeaseGrant, round_: int) -> InnerResult:
         """Make inner steps outside of a round, until they are called off."""

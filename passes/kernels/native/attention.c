@@ -6,8 +6,9 @@
    Row r sees the columns up to r + ahead, the others are as if they were minus infinity;
    what no row of a block sees is left out. Besides there may be one number for each pair,
    that is added to its score, or stands in its place where it is not zero. A row of minus
-   infinities alone is not a number. All pairs of positions are nowhere in memory. The width
-   is whole vectors. */
+   infinities alone is not a number, or, where it is LEVEL, as if all scores were zeros that
+   have no slopes; its m stays minus infinity. All pairs of positions are nowhere in memory.
+   The width is whole vectors. */
 #include "vector.h"
 
 #define PANEL (2 * LANES)
@@ -17,7 +18,7 @@
 #define DEEP 32        /* rows whose sums go into a column at once */
 #define MOST_WIDTH 128
 
-enum { ADDED = 1, IN_PLACE = 2 };
+enum { ADDED = 1, IN_PLACE = 2, LEVEL = 4 };
 
 typedef struct { size_t rows, columns, width, ahead; float scale, by; int kind; } Shape;
 
@@ -211,6 +212,13 @@ INLINE void clear(Made of, size_t count, size_t width) {
   }
 }
 
+/* Onto one row, all of these. */
+static void add(float *onto, Rows of, size_t count, size_t width) {
+  for (size_t r = 0; r < count; r++) {
+    for (size_t n = 0; n < width; n += LANES) *(V *)(onto + n) += *(const V *)(of.at + r * of.row + n);
+  }
+}
+
 INLINE Rows from(Rows of, size_t row) {
   of.at += row * of.row;
   return of;
@@ -255,9 +263,18 @@ static void forward(const Shape *of, Rows q, Rows k, Rows v, Rows pairs, Made y,
     float none = __builtin_nanf("");
     if (l[r] != l[r]) m[r] = none;
     if (l[r] != 0) continue;
+    if (of->kind & LEVEL) {
+      l[r] = (float)of->columns;
+      add(y.at + r * y.row, v, of->columns, of->width);
+      continue;
+    }
     l[r] = m[r] = none;
     for (size_t n = 0; n < of->width; n += LANES) *(V *)(y.at + r * y.row + n) = splat(none);
   }
+}
+
+INLINE int is_level(const Shape *of, float m) {
+  return of->kind & LEVEL && m == -__builtin_inff();
 }
 
 /* e and ds of a tile of rows with a block of columns. */
@@ -272,6 +289,11 @@ INLINE void tile_backward(const int tile, const int all, const Shape *of, Rows q
   if (of->kind & (ADDED | IN_PLACE))
     with_pairs(of, e, pairs, tile, row, column, whole), scale = 1;
   for (int r = 0; r < tile; r++) {
+    if (is_level(of, m[r])) { /* see `backward` */
+      for (size_t n = 0; n < whole; n += LANES)
+        *(V *)(e + r * BLOCK + n) = *(V *)(ds + r * BLOCK + n) = (V){};
+      continue;
+    }
     for (size_t n = 0; n < whole; n += LANES) {
       V *score = (V *)(e + r * BLOCK + n), *slope = (V *)(ds + r * BLOCK + n);
       V value = exponential(rounded(*score * scale) - m[r]);
@@ -281,6 +303,19 @@ INLINE void tile_backward(const int tile, const int all, const Shape *of, Rows q
     }
   }
   if (of->kind & IN_PLACE) without_pairs(of, ds, pairs, tile, row, column, whole);
+}
+
+/* Rows that are level weigh all columns alike. */
+static void level_backward(const Shape *of, const float *m, Rows g, Made dv) {
+  float sum[MOST_WIDTH] __attribute__((aligned(64)));
+  int any = 0;
+  clear((Made){sum, 0}, 1, of->width);
+  for (size_t r = 0; r < of->rows; r++) {
+    if (is_level(of, m[r])) any = 1, add(sum, from(g, r), 1, of->width);
+  }
+  if (!any) return;
+  for (size_t c = 0; c < of->columns; c++)
+    add(dv.at + c * dv.row, (Rows){sum, 0, 0}, 1, of->width);
 }
 
 static void backward(const Shape *of, Rows q, Rows k, Rows v, Rows pairs, const float *m,
@@ -337,6 +372,7 @@ static void backward(const Shape *of, Rows q, Rows k, Rows v, Rows pairs, const 
 #undef FIRST
     }
   }
+  if (of->kind & LEVEL) level_backward(of, m, g, dv);
 }
 
 INLINE float float_of(size_t bits) {

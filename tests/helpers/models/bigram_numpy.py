@@ -5,6 +5,7 @@ It stands in for a compiled bundle where the subject is the protocol: table
 the shepherd a manifest with its shapes. Run as a program it is a worker.
 """
 
+import math
 import sys
 import threading
 import time
@@ -16,7 +17,16 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pcp.bundle import Bundle
-from pcp.manifest import Function, Manifest, Parameter, TensorSpec
+from pcp.manifest import (
+    Collective,
+    DeviceProgram,
+    Function,
+    Manifest,
+    Mesh,
+    Module,
+    Parameter,
+    TensorSpec,
+)
 from pcp.training.data.dataset import token_inputs
 from pcp.training.storage.island_parts import WHOLE
 
@@ -59,6 +69,53 @@ def bundle() -> bytes:
     )
     manifest = Manifest(mode="train", functions=functions, parameters=(parameter,))
     return Bundle.build(manifest, {}).to_bytes()
+
+
+def island_bundle() -> bytes:
+    """The bundle for islands of tp=2, whose ranks have half of the table's columns.
+
+    A rank sums its half with other islands, and three numbers a row within its own.
+    """
+    whole = Bundle.from_bytes(bundle(), source="a test").manifest
+    half = (VOCABULARY, VOCABULARY // 2)
+
+    def cut(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        table = (VOCABULARY, VOCABULARY)
+        update = {"shape": half}
+        return tuple(
+            s.model_copy(update=update) if s.shape == table else s for s in specs
+        )
+
+    functions = {
+        name: Function(inputs=cut(f.inputs), results=cut(f.results))
+        for name, f in whole.functions.items()
+    }
+    shapes = {"workers": half, "tp": (3, VOCABULARY)}
+    collectives = {
+        axis: Collective(
+            shape=shape,
+            dtype="f32",
+            kind="all_reduce",
+            axes=(axis,),
+            bytes=4 * math.prod(shape),
+        )
+        for axis, shape in shapes.items()
+    }
+    device = DeviceProgram(module="cpu", functions=functions, collectives=collectives)
+    devices = ("mesh_0", "mesh_1")
+    module = Module(
+        file="modules/cpu", target="cpu", backend="llvm-cpu", driver="local-sync"
+    )
+    changes = {
+        "programs": dict.fromkeys(devices, device),
+        "modules": {"cpu": module},
+        "mesh": {
+            "mesh": Mesh(axes={"tp": 2}, devices=devices),
+            "workers_mesh": Mesh(axes={"workers": -1}),
+        },
+    }
+    manifest = whole.model_copy(update=changes)
+    return Bundle.build(manifest, {"modules/cpu": b"no code"}).to_bytes()
 
 
 class BigramTrainer:

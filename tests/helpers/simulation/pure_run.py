@@ -247,8 +247,8 @@ BEAT = 0.25
 class Crew(World):
     """A run whose members are in a round; steps take a tenth of a second."""
 
-    def __init__(self, *names: str) -> None:
-        super().__init__(*names)
+    def __init__(self, *names: str, policy: str = "together") -> None:
+        super().__init__(*names, policy=policy)
         self.liars = ""
         """Members of whom the others get nothing."""
         self.makes()

@@ -142,6 +142,8 @@ class Schedule:
         self.ended: float | None = None
         """When the run was complete."""
         self.checks = Checks(self.experiment, self.sizes)
+        self.spoilt: set[str] = set()
+        """Members of which a part was not finite."""
         self.frozen_until = 0.0
         """Until then the shepherd's process does nothing."""
         self.points: int | None = None
@@ -198,8 +200,7 @@ class Schedule:
         for _ in range(devices(self.experiment, self.sizes)):
             self.after(0.2 * self.random.random(), self.start_worker)
         plan(self)
-        queue, until = self._queue, FAULT_SECONDS + PATIENCE_SECONDS
-        pop = heapq.heappop
+        queue, pop, until = self._queue, heapq.heappop, FAULT_SECONDS + PATIENCE_SECONDS
         while self.now <= until and (self.ended is None or self._living()):
             if queue[0][0] <= self._tick_at:
                 self.now, _, act = pop(queue)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 FAULT_SECONDS = 2.5
 """Faults happen until then, or a bit later."""
+SPOILT = 0.05
+"""The share of runs in which a worker makes parts that are not finite."""
 
 
 def plan(schedule: "Schedule") -> None:
@@ -28,8 +30,7 @@ def plan(schedule: "Schedule") -> None:
     if draw.random() < 0.1:
         operate(schedule)
     own = Random(schedule.seed)  # which draws nothing from the others' numbers
-    # Where members meet inside a round, one that hangs has who waits so ended, too.
-    if own.random() < 0.05 and not schedule.plan.exchanges_inside:
+    if own.random() < SPOILT:
         schedule.after(FAULT_SECONDS * own.random(), lambda: spoil(schedule, own))
 
 

@@ -91,7 +91,7 @@ class Wire:
         """Close it; whoever is quarantined ends."""
         self.close()
         if "quarantined" in reason:
-            self.node.quarantined()
+            self.node.quarantined(reason.partition(" ")[0])
 
     def close(self) -> None:
         """The shepherd closes it, once what it said is sent."""

@@ -37,6 +37,8 @@ class Partial:
     """Exchanges in the round."""
     exchanged: tuple[int, ...] = ()
     """The epochs in which the exchanges were complete."""
+    bad: int | None = None
+    """The first of its steps that is not finite, its own or by an exchange."""
     since: float | None = None
     """When this member came to the exchange that it waits in."""
 
@@ -90,6 +92,7 @@ class InnerExchanges:
         self._waiting[node.address] = (node, order)
         if len(self._waiting) == self._group.size:
             waiting, self._waiting = [*self._waiting.values()], {}
+            _spread([node.partial for node, _ in waiting if node.partial])
             for member, own in waiting:
                 member.after(
                     0.01 + self._schedule.latency() / 4,
@@ -140,3 +143,10 @@ def _progress(node: "Node", order: RoundStart) -> tuple[int, ...] | None:
     ):
         return None
     return partial.exchanged
+
+
+def _spread(met: list[Partial]) -> None:
+    """What is not finite of one member is in the next steps of all."""
+    if any(partial.bad is not None for partial in met):
+        for partial in met:
+            partial.bad = partial.bad or 2 + len(partial.exchanged)

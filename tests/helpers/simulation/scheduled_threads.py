@@ -17,13 +17,15 @@ from pcp.training.worker.whereabouts import Call
 
 if TYPE_CHECKING:
     from helpers.simulation.run_schedules import Schedule
+    from helpers.simulation.scheduled_inner_exchanges import Partial
 
 
 class OwnThread(ABC):
     """What a worker's heartbeats say of it."""
 
-    def __init__(self, schedule: "Schedule") -> None:
-        self._schedule = schedule
+    def __init__(self, schedule: "Schedule", name: str) -> None:
+        self._schedule, self.name = schedule, name
+        self.island: str | None = None
         self.alive, self.frozen_until = True, 0.0
         self._doing = 0
         """Counts what it begins: what was begun before is given up."""
@@ -49,17 +51,39 @@ class OwnThread(ABC):
     def awaits(self) -> AwaitedRanks | None:
         """Whom it waits for; None: it is in no call with others."""
 
-    def part(self, order: RoundStart) -> Computed:
-        """What its inner steps made: not finite at most once a round.
+    def spoils_step(self, order: RoundStart, partial: "Partial") -> None:
+        """A step before an exchange may be the one that is not finite; in odd runs it
+        is the last one, behind all exchanges."""
+        at, odd = divmod(self._schedule.seed, 2)
+        done, legs = len(partial.exchanged), partial.legs
+        if not odd and done == at % legs and self.spoils_part(order):
+            partial.bad = partial.bad or 1 + done
+
+    def spoils_part(self, order: RoundStart) -> bool:
+        """Whether what it makes is not finite: at most once a round.
 
         A second time the run would pause, where nobody else is a member.
         """
-        said = Computed(round=order.round, epoch=order.epoch)
         if not self.spoils or order.round == self.spoilt:
-            return said
+            return False
         self.spoils, self.spoilt = self.spoils - 1, order.round
+        self._schedule.spoilt.add(self.island or self.name)
         self._schedule.note("is not finite", order.round)
-        return said.model_copy(update={"loss": math.nan, "nonfinite_step": 1})
+        return True
+
+    def part(self, order: RoundStart, partial: "Partial | None") -> Computed:
+        """What its inner steps made; `moved` says if it is finite.
+
+        Behind the last exchange there is no loss of another's bad numbers.
+        """
+        said = Computed(round=order.round, epoch=order.epoch, loss=1.0, moved=1.0)
+        bad = partial.bad if partial else None
+        if bad is None and not self.spoils_part(order):
+            return said
+        update: dict[str, Any] = {"moved": math.nan}
+        if partial is None or (bad or 1) <= partial.legs:
+            update |= {"loss": math.nan, "nonfinite_step": bad or 1}
+        return said.model_copy(update=update)
 
     def said(self) -> Whereabouts:
         """Where it is."""

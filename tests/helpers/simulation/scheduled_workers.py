@@ -4,6 +4,7 @@ What `pcp.training.worker.worker` and `round_runner` do, without threads: one th
 time, of which a newer order takes the place of an older one.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,11 +54,11 @@ BEAT_SECONDS = 0.7
 class Node(OwnThread):
     """One worker's process."""
 
+    wire: Wire | None
+
     def __init__(self, schedule: "Schedule", name: str, address: str) -> None:
-        super().__init__(schedule)
-        self.name, self.address = name, address
-        self.wire: Wire | None = None
-        self.island: str | None = None
+        super().__init__(schedule, name)
+        self.address, self.wire = address, None
         self.coordinate = self.shape = 0
         self.place: Place = (0, 0)
         """Its island's shape, and its coordinate there."""
@@ -163,10 +164,8 @@ class Node(OwnThread):
         if not self.alive or wire is not self.wire or not wire.open:
             return
         if self.frozen:
-            self.after(
-                self.frozen_until - self._schedule.now,
-                lambda: self.receive(wire, message),
-            )
+            pause = self.frozen_until - self._schedule.now
+            self.after(pause, lambda: self.receive(wire, message))
             return
         act = _RECEIVERS.get(type(message))
         if act is not None and (act is Node._on_stalled or not self.hung):
@@ -250,9 +249,10 @@ class Node(OwnThread):
     def _on_refused(self, message: Refused) -> None:
         raise Violation(f"{self.name} was refused: {message.reason}")
 
-    def quarantined(self) -> None:
+    def quarantined(self, member: str) -> None:
         """It ends, and another process comes in its place."""
-        assert self.spoilt is not None, f"{self.name} is quarantined, and was right"
+        if member not in self._schedule.spoilt:
+            raise Violation(f"{member} is quarantined, and was right")
         if self.alive:
             self.die()
             self._schedule.start_worker()
@@ -266,7 +266,6 @@ class Node(OwnThread):
         if self.work is not None and self.work[1] == lease:
             self.send(Push(turn=order.turn, seconds=seconds))
             return
-
         self.enters("step")
 
         def learned() -> None:
@@ -293,7 +292,7 @@ class Node(OwnThread):
         self._doing += 1
         self._order, work = order, self.work
         if order.carried and (work is None or work[1] != list(order.lease)):
-            self._fails(order, "the steps on this lease are gone")
+            self._fails(order, "the steps on this lease are gone", order.rank)
             return
         groups = self._schedule.groups
         column = 0 if order.shapes else self.coordinate
@@ -361,9 +360,11 @@ class Node(OwnThread):
 
     def _computed(self, order: RoundStart) -> None:
         self.steps += order.steps
-        self.send(said := self.part(order))
-        self.enters("exchange" if said.loss is None else "waiting")
-        if self.group is not None and not self.hung and said.loss is None:
+        self.send(said := self.part(order, self.partial))
+        if bad := math.isnan(said.moved or 0.0):
+            self.work = self.partial = None
+        self.enters("waiting" if bad else "exchange")
+        if self.group is not None and not self.hung and not bad:
             self.group.computed(self)
 
     def go_on(self, order: RoundStart, partial: Partial) -> None:
@@ -381,6 +382,7 @@ class Node(OwnThread):
         if self.group is not None and self.partial is not None:
             self.partial.since = self._schedule.now
             self.steps += 1
+            self.spoils_step(order, self.partial)
             self.enters("exchange")
             if not self.hung:
                 self.group.inner_exchanges.enters(self, order)
@@ -410,8 +412,7 @@ class Node(OwnThread):
             compute_seconds=order.steps * STEP_SECONDS * self._factor,
             exchange_seconds=0.01,
         )
-        name = self.island or self.name
-        self._schedule.checks.voted(name, self.place, done)
+        self._schedule.checks.voted(self.island or self.name, self.place, done)
         self.send(done)
         self._schedule.happens("prepared", self)
 
@@ -424,9 +425,8 @@ class Node(OwnThread):
         self.begin(0.02, lambda: self._fails(order, why, *lost))
 
     def _fails(self, order: RoundStart, why: str, *lost: int) -> None:
-        round_, epoch = order.round, order.epoch
-        said = GroupFailed(round=round_, epoch=epoch, reason=why, lost=[*lost])
-        self.send(said)
+        at = {"round": order.round, "epoch": order.epoch}
+        self.send(GroupFailed(**at, reason=why, lost=[*lost]))
 
     def _hold(self, state: tuple[int, str]) -> None:
         self.held, self.prepared, self.work = state, None, None

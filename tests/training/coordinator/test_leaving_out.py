@@ -1,5 +1,7 @@
 """A round goes on without a member that others wait for and that does nothing."""
 
+import math
+
 import pytest
 from helpers.simulation.pure_run import BEAT, Crew
 
@@ -10,7 +12,9 @@ from pcp.training.coordinator.guards.progress_guard import (
 )
 from pcp.training.coordinator.roster import READY, RESTORING
 from pcp.training.wire.messages import (
+    Heartbeat,
     Restore,
+    Whereabouts,
 )
 
 
@@ -80,3 +84,41 @@ def test_others_fetch_the_state_from_the_only_holder_if_it_idles() -> None:
     states = [crew.run.state.roster[name].state for name in "abc"]
     assert states == [RESTORING, READY, RESTORING]
     assert not any(line["kind"] == "rewind" for line in crew.ledger)
+
+
+def said_that_it_is_not_finite() -> Crew:
+    """Member c waits for the others, to know whose step was the first bad one."""
+    crew = Crew(*"abc", policy="every step")
+    crew.computes("c", loss=math.nan, nonfinite_step=1)
+    return crew
+
+
+def passes(crew: Crew) -> None:
+    """Time in which c does what it was told to do."""
+    crew.now += BEAT
+    waits = Whereabouts(call="waiting", steps=7, since=crew.now - crew.since)
+    crew.says("c", Heartbeat(at=waits))
+    crew.step(Tick())
+
+
+def test_who_said_that_its_part_may_not_count_does_not_hang() -> None:
+    crew = said_that_it_is_not_finite()
+    for made in range(80):
+        passes(crew)
+        crew.beats("a", "exchange", "bc")
+        crew.beats("b", "step", steps=8 + made)
+        assert crew.members == ["a", "b", "c"]
+    for name in "ab":
+        crew.computes(name)
+    assert crew.members == ["a", "b"]
+
+
+def test_who_said_so_is_one_of_those_that_wait_for_one_that_hangs() -> None:
+    """Of two others one waits in a call: alone it would not be most of them."""
+    crew = said_that_it_is_not_finite()
+    while "b" in crew.members and crew.now < crew.since + 30.0:
+        passes(crew)
+        crew.beats("a", "exchange", "bc")
+        crew.beats("b", "exchange")
+    assert crew.now - crew.since == pytest.approx(LEAVE_SECONDS, abs=2 * BEAT)
+    assert crew.members == ["a", "c"]

@@ -96,6 +96,77 @@ def test_where_members_meet_inside_a_round_the_first_fault_is_whose_it_is() -> N
     assert world.members == ["a", "c"]
 
 
+def test_a_last_step_that_spoils_the_others_changes_is_whose_loss_it_is() -> None:
+    """Theirs are finite: they met no more step behind the exchange that spread it."""
+    world = World("a", "b", "c", policy="every step")
+    world.tick()
+    for name in "ac":
+        world.computes(name, moved=NAN)
+    world.computes("b", loss=NAN, nonfinite_step=2, moved=NAN)
+    assert world.members == ["a", "c"]
+
+
+@pytest.mark.parametrize("policy", ["every step", "fragments"])
+def test_where_all_parts_are_bad_nobody_is_known_to_be_at_fault(policy: str) -> None:
+    """Nobody is quarantined where that happens again soon."""
+    world = World("a", "b", "c", policy=policy)
+    for _ in range(3):
+        world.tick()
+        for name in "abc":
+            world.computes(name, loss=NAN, nonfinite_step=1)
+        world.makes()
+    assert world.committed == 3
+    assert len(world.run.state.roster.ready()) == 3
+    assert not any(line["kind"] == "quarantined" for line in world.ledger)
+
+
+def test_late_steps_that_are_not_finite_do_not_count() -> None:
+    """Their member has dropped them: nobody waits for it to bring them."""
+    world = World("a", "b", "c", late="next", quorum=2, grace_seconds=0.1)
+    world.makes()
+    world.tick()
+    late = world.peers["c"].order
+    for name in "ab":
+        world.computes(name)
+    world.tick(0.5)
+    assert world.members == ["a", "b"]
+    world.computes("c", loss=NAN, nonfinite_step=1)
+    assert world.members == ["a", "b"], "it does not join with them"
+    assert world.said("(c) is left out of round 2, late: loss is nan at step 1")
+    for name in "ab":
+        world.computes(name)
+    for name in "ab":
+        world.prepares(name)
+    world.makes()
+    assert world.committed == 3
+    assert sorted(world.ledger[-1]["consumed"]) == ["a", "b", "c"]
+    assert (world.peers["c"].order.carried, late.carried) == (False, False)
+
+
+def test_late_steps_that_are_gone_are_not_waited_for() -> None:
+    """Their member said of another attempt that they were not finite."""
+    world = World("a", "b", "c", late="next", quorum=2, grace_seconds=0.1)
+    world.makes()
+    world.tick()
+    for name in "ab":
+        world.computes(name)
+    world.tick(0.5)
+    world.computes("c")
+    assert world.members == ["a", "b", "c"]
+    order = world.peers["c"].order
+    assert order.carried
+    at = {"round": order.round, "epoch": order.epoch, "reason": "they are gone"}
+    world.says("c", GroupFailed(**at, lost=[order.rank]))
+    assert world.members == ["a", "b"]
+    for name in "ab":
+        world.computes(name)
+    for name in "ab":
+        world.prepares(name)
+    world.makes()
+    assert world.committed == 3
+    assert sorted(world.ledger[-1]["consumed"]) == ["a", "b", "c"]
+
+
 def test_who_hides_what_spoils_the_result_is_found_by_leaving_it_out() -> None:
     """It says that its own part is finite; the state that all make is not."""
     world = World("a", "b", "c")

@@ -1,13 +1,16 @@
 """A round with exchanges inside goes on behind those that its members made together."""
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pcp.runtime.communicator.communicator import Communicator
+from pcp.training.wire.message import Message
 from pcp.training.wire.messages import (
+    GroupFailed,
     RoundStart,
 )
 from pcp.training.worker.round_runner import RoundRunner
@@ -16,7 +19,13 @@ from pcp.training.worker.worker_state import PartialRound, WorkerState
 LEASE = [(0, 8)]
 
 
-def runner(progress: list[int], begun: bool) -> RoundRunner:
+def ignored(message: Message) -> None:
+    """Nobody hears what is sent."""
+
+
+def runner(
+    progress: list[int], begun: bool, send: Callable[[Message], None] = ignored
+) -> RoundRunner:
     """Of a worker with these exchanges, in round 3 or in none."""
     state: Any = WorkerState()
     state.load(SimpleNamespace(progress=progress, resumes=True))
@@ -24,11 +33,19 @@ def runner(progress: list[int], begun: bool) -> RoundRunner:
     return RoundRunner(
         state,
         None,
-        send=lambda message: None,
+        send=send,
         log=lambda text: None,
         newest=lambda: None,
         called_off=lambda: False,
     )
+
+
+def ordered(rank: int, **more: Any) -> RoundStart:
+    """The order of a member of round 3."""
+    return RoundStart(
+        round=3, epoch=9, members=["a", "b"], rank=rank, lease=LEASE, steps=2,
+        longest=2, **more,
+    )  # fmt: skip
 
 
 def together(members: list[RoundRunner]) -> list[bool]:
@@ -37,10 +54,7 @@ def together(members: list[RoundRunner]) -> list[bool]:
     found: dict[int, bool] = {}
 
     def find(rank: int) -> None:
-        order = RoundStart(
-            round=3, epoch=9, members=["a", "b"], rank=rank, lease=LEASE, steps=2,
-            longest=2,
-        )  # fmt: skip
+        order = ordered(rank)
         found[rank] = members[rank]._all_as_far(order, group[rank])
 
     threads = [threading.Thread(target=find, args=(n,)) for n in range(len(members))]
@@ -74,3 +88,15 @@ def test_a_member_that_has_not_begun_takes_the_others_back() -> None:
     assert together(members) == [False, False]
     members = [runner([-1, -1], True), runner([-1, -1], False)]
     assert together(members) == [False, False]
+
+
+def test_who_has_not_the_steps_that_it_is_to_bring_is_lost_by_its_own_word() -> None:
+    """They were not finite, and it said so of an older attempt."""
+    said: list[Message] = []
+    member = runner([], False, said.append)
+    member._state.committed = 2
+    member.attempt(ordered(1, carried=True))
+    (failed,) = said
+    assert isinstance(failed, GroupFailed)
+    assert failed.lost == [1]
+    assert not failed.inside

@@ -88,7 +88,7 @@ class ProgressPolicy(RoundPolicy):
         limits = {name: pace.leave_seconds for name, pace in paces.items()}
         return [
             name
-            for name in detection.lacked(attempt.members, limits)
+            for name in attempt.lacked(limits, now)
             if max(detection.alone(name), paces[name].idle_seconds(now)) >= limits[name]
         ]
 
@@ -101,7 +101,7 @@ class ProgressPolicy(RoundPolicy):
         if attempt is None or not attempt.straggler_detection.tells_of_company:
             return []
         limits = {name: roster[name].pace.come_seconds for name in attempt.members}
-        lacked = attempt.straggler_detection.lacked(attempt.members, limits)
+        lacked = attempt.lacked(limits, self._run.now)
         found: list[tuple[Member, str]] = []
         for name, limit in limits.items():
             by, alone = lacked.get(name, ()), attempt.straggler_detection.alone(name)
