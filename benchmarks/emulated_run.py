@@ -37,8 +37,8 @@ class Net:
     loss: float = 0.0
 
 
-def bundle(width: int, layers: int, block: int, batch: int, algorithm: str) -> Bundle:
-    """A GPT of bytes for this processor, with AdamW and an outer algorithm."""
+def program(width: int, layers: int, block: int, batch: int) -> Any:
+    """The loss of a GPT of bytes, with its first parameters."""
     import torch
     from nanogpt_small import GPT
 
@@ -47,8 +47,15 @@ def bundle(width: int, layers: int, block: int, batch: int, algorithm: str) -> B
     torch.manual_seed(0)
     model = GPT(block, 256, width, 4, layers)
     ids = torch.zeros((batch, block), dtype=torch.int64)
+    return pcp.from_torch(model, ids, ids)
+
+
+def bundle(width: int, layers: int, block: int, batch: int, algorithm: str) -> Bundle:
+    """A GPT of bytes for this processor, with AdamW and an outer algorithm."""
+    import pcp
+
     return pcp.compile(
-        pcp.from_torch(model, ids, ids),
+        program(width, layers, block, batch),
         ["cpu:host"],
         mode="train",
         optimizer="adamw{lr=1e-3}",

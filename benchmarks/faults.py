@@ -26,7 +26,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
-from emulated_run import bundle
+from emulated_run import bundle, program
 from faults_audit import Audit
 from faults_run import (
     END_SECONDS,
@@ -146,9 +146,9 @@ def _of_islands(mesh: str, rounds: int) -> dict[str, object]:
     return {"mesh": mesh, "validate_every": rounds}
 
 
-def _wait_for_round(run: Run, number: int) -> None:
+def _wait_for_round(run: Run, number: int, seconds: float = 120.0) -> None:
     """Until so many rounds are committed."""
-    until = time.monotonic() + 120
+    until = time.monotonic() + seconds
     while len(run.rounds()) < number:
         run.check_time(until)
         time.sleep(0.02)
@@ -255,13 +255,18 @@ def _growth(name: str, usage: Sequence[Usage]) -> list[str]:
     return grown
 
 
-def _tiny(stack: ExitStack, keep: Path | None) -> str:
-    """A model whose steps take a millisecond, compiled; kept, or there for a while."""
+def _tiny(stack: ExitStack, keep: Path | None, compiled: bool = True) -> str:
+    """A model whose steps take a millisecond; kept, or there for a while.
+
+    It is compiled for whole workers; for islands the run compiles it.
+    """
     folder = keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
     folder.mkdir(exist_ok=True)
-    path = folder / "tiny.pcp"
-    if not path.exists():
-        bundle(width=16, layers=1, block=16, batch=2, algorithm="diloco").write(path)
+    path, size = folder / ("tiny.pcp" if compiled else "tiny.mlir"), (16, 1, 16, 2)
+    if not path.exists() and compiled:
+        bundle(*size, algorithm="diloco").write(path)
+    elif not path.exists():
+        path.write_text(str(program(*size)))
     return str(path)
 
 

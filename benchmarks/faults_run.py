@@ -225,10 +225,14 @@ class Injector:
         self._slots = {"worker": Slots(run.node), "shepherd": Slots(run.shepherd)}
         self._seen: dict[str, set[str]] = {"worker": set(), "shepherd": set()}
         self._names: dict[int, str] = {}
+        self._indices: dict[str, int] = {}
         self._heard = 0
 
-    def strike(self, kind: str) -> None:
-        """Kill a process of this kind, and count the state it was in."""
+    def strike(self, kind: str) -> int | None:
+        """Kill a process of this kind, and count the state it was in.
+
+        The index of the worker, or of its island; None: it was in no round.
+        """
         began = time.monotonic()
         while True:
             self._run.check_time(began + END_SECONDS)
@@ -247,8 +251,12 @@ class Injector:
                 victim = self._rng.choice(wanted)
                 self._slots[kind].kill(victim)
                 self.fired[kind, states[victim]] += 1
-                return
+                return self.index_of(victim)
             time.sleep(0.003)
+
+    def index_of(self, process: psutil.Process) -> int | None:
+        """The index of the worker, or of the island, of a process; None: not known."""
+        return self._indices.get(self._names.get(process.pid, ""))
 
     def _states(self, kind: str) -> dict[psutil.Process, str]:
         spared = self._slots[kind].spared()
@@ -258,7 +266,14 @@ class Injector:
         if status is None:
             return dict.fromkeys(spared, "without a shepherd")
         self._listen()
-        doing = {w["worker"]: w["doing"] for w in status["workers"]}
+        rows = {
+            rank: row
+            for row in status["workers"]
+            for rank in ([r["rank"] for r in row.get("ranks", ())] or [row["worker"]])
+        }
+        self._indices = {rank: row["index"] for rank, row in rows.items()}
+        doing = {rank: row["doing"] for rank, row in rows.items()}
+        doing |= {r["rank"]: "in no island" for r in status.get("waiting", ())}
         if status["validating"] or status["saving"]:
             aside = "between rounds, saving or evaluating"
             doing = {n: aside if d == "ready" else d for n, d in doing.items()}

@@ -2,12 +2,19 @@
 
     python benchmarks/liars.py                     200 kills, 50 hangs, 20 liars
     python benchmarks/liars.py --kills 20 --hangs 5 --liars 4 --limit 500
+    python benchmarks/liars.py --islands 3 --mesh tp=2
+                                     200 ranks and 20 shepherds killed, 20 ranks hang
 
 The processes are those of `faults.py storm`: a supervised shepherd, and a node whose
 workers hang or lie when a signal says so (`faulty_node.py`). After a lie nothing else
 is done until the shepherd has said whose it was. At the end the ledger is checked, and
 the last checkpoint must be what it committed; no two commits may be 40 s apart. Of each
 gap over 10 s it is said what was done shortly before and in it, and who left meanwhile.
+
+With islands nobody lies. The states that ranks hold are compared with the ledger's all
+the time, and at the end the validation loss with that of an undisturbed run after as
+many rounds: 1 % apart at most. From a rank's death the first round without its island
+is committed within 3 s, and one with it, begun after the death, within 10 s: medians.
 """
 
 import argparse
@@ -22,18 +29,22 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
 
 import faults
 import psutil
+from faults_audit import Audit
 from faults_run import Injector, Run, Slots
+from island_returns import Returns
 
 FOUND = re.compile(r"\((\S+)\).*(?:prepared another state|left out of round)")
 NAMED_SECONDS = 40.0
 WORTH_SECONDS = 10.0
 """Of a gap that is told of."""
+PEACE = 0.75
+"""So often all islands are to be back, and in a round, before the next fault."""
 
 
 class FaultyRun(Run):
@@ -54,43 +65,116 @@ class FaultyRun(Run):
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    for name, count in (("kills", 200), ("hangs", 50), ("liars", 20)):
-        parser.add_argument(f"--{name}", type=int, default=count)
+    for name in ("kills", "hangs", "liars"):
+        parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--workers", type=int, default=6)
+    parser.add_argument("--islands", type=int, help="in place of workers")
+    parser.add_argument("--mesh", default="tp=2", help="of an island")
     parser.add_argument("--pause", type=float, default=10.0, help="longest, in s")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds")
     parser.add_argument("--seed", type=int, default=0)
     flags = parser.parse_args()
-    rng = random.Random(flags.seed)
+    usual = (220, 20, 0) if flags.islands else (200, 50, 20)
+    for name, count in zip(("kills", "hangs", "liars"), usual, strict=True):
+        if getattr(flags, name) is None:
+            setattr(flags, name, count)
+    if flags.islands and flags.liars:
+        parser.error("--liars: the ranks of islands do not lie here; leave it out")
+    folder = Path(tempfile.mkdtemp(prefix="pcp-liars-"))
+    print(f"the run is in {folder}, which goes if all is well", flush=True)
+    with ExitStack() as stack:
+        changes = settings(flags, faults._tiny(stack, None, not flags.islands))
+        failed = stormed(folder, flags, changes)
+    if failed:
+        raise SystemExit("; ".join(failed))
+    shutil.rmtree(folder)
+
+
+def settings(flags: argparse.Namespace, model: str) -> dict[str, object]:
+    """Settings of the run."""
+    islands = {"mesh": flags.mesh, "validate_every": 10, "validation_fraction": 0.005}
+    return faults._endless(
+        tau=10 if flags.islands else 50,
+        model_path=model,
+        round_deadline_seconds=faults.DEADLINE,
+        heartbeat_limit_seconds=4.0,
+        **islands if flags.islands else {},
+    )
+
+
+def planned(flags: argparse.Namespace, rng: random.Random) -> list[str]:
+    """What is done, in this order."""
     plan = ["worker"] * (flags.kills * 10 // 11)
     plan += ["shepherd"] * (flags.kills - len(plan))
     plan += ["hang"] * flags.hangs + ["lie"] * flags.liars
     rng.shuffle(plan)
-    changes = faults._endless(
-        tau=50,
-        round_deadline_seconds=faults.DEADLINE,
-        heartbeat_limit_seconds=4.0,
-    )
-    folder = Path(tempfile.mkdtemp(prefix="pcp-liars-"))
-    print(f"the run is in {folder}, which goes if all is well", flush=True)
-    with ExitStack() as stack:
-        changes["model_path"] = faults._tiny(stack, None)
-        run = FaultyRun(folder, flags.workers, **changes)
-        stack.callback(run.close)
+    return plan
+
+
+def stormed(
+    folder: Path, flags: argparse.Namespace, changes: dict[str, object]
+) -> list[str]:
+    """What does not hold of a storm."""
+    rng = random.Random(flags.seed)
+    plan, events = planned(flags, rng), list[tuple[float, str]]()
+    run, failed = FaultyRun(folder, flags.islands or flags.workers, **changes), []
+    returns, reached, loss = Returns(run), 0, math.nan
+    try:
         run.wait(run.full, 300.0)
         began = time.monotonic()
-        events: list[tuple[float, str]] = []
-        try:
-            done = storm(run, plan, rng, flags, events)
-            run.wait(run.full)
-        finally:
-            tell_gaps(run, events)
-        took, (gap, _) = time.monotonic() - began, longest_gap(run)
-        print(f"{dict(done)} in {took:.0f} s; {len(run.rounds())} rounds")
-        print(f"{gap:.1f} s between two at most; every liar was named")
+        with Audit(run) if flags.islands else nullcontext() as audit:
+            try:
+                done = storm(run, plan, rng, flags, events, returns)
+                run.wait(run.full)
+            finally:
+                tell_gaps(run, events)
+            took, (gap, _) = time.monotonic() - began, longest_gap(run)
+            print(f"{dict(done)} in {took:.0f} s; {len(run.rounds())} rounds")
+            print(f"{gap:.1f} s between two at most; every liar was named")
+            if audit is not None:
+                failed += returns.tell()
+                reached, loss = last_validation(run)
+                print(f"{audit.close()} states that ranks held were the ledger's")
         run.finish()
-        assert gap <= faults.STALL_SECONDS, "nothing was committed for too long"
-    shutil.rmtree(folder)
+    finally:
+        run.close()
+    if gap > faults.STALL_SECONDS:
+        failed.append("nothing was committed for too long")
+    if flags.islands:
+        failed += apart(folder / "undisturbed", flags, changes, reached, loss)
+    return failed
+
+
+def last_validation(run: Run) -> tuple[int, float]:
+    """The last round that was validated, once all are back, and its loss."""
+    until = time.monotonic() + faults.END_SECONDS
+    wanted = run.rounds()[-1].round + 1
+    while max(found := run.validations(), default=0) < wanted:
+        run.check_time(until)
+        time.sleep(0.1)
+    return max(found), found[max(found)]
+
+
+def apart(
+    folder: Path,
+    flags: argparse.Namespace,
+    changes: dict[str, object],
+    number: int,
+    loss: float,
+) -> list[str]:
+    """Whether an undisturbed run's loss is another one behind as many rounds."""
+    folder.mkdir()
+    run = Run(folder, flags.islands, **changes)
+    try:
+        run.wait(run.full, 300.0)
+        faults._wait_for_round(run, number, 3600.0)
+        quiet = faults._loss_behind(run, number)
+        run.finish()
+    finally:
+        run.close()
+    print(f"  loss behind {number} rounds: {loss:.4f}, undisturbed {quiet:.4f}")
+    print(f"  {loss / quiet - 1:+.2%} apart", flush=True)
+    return ["the loss is more than 1 % apart"] * (abs(loss / quiet - 1) > 0.01)
 
 
 def longest_gap(run: Run) -> tuple[float, int]:
@@ -125,6 +209,7 @@ def storm(
     rng: random.Random,
     flags: argparse.Namespace,
     events: list[tuple[float, str]],
+    returns: Returns,
 ) -> Counter[str]:
     """What was done of the plan, by kind; `events` have what and when."""
     injector = Injector(run, rng, Counter())
@@ -134,11 +219,15 @@ def storm(
         if time.monotonic() > until:
             break
         faults._pause(run, rng, flags.pause)
+        if flags.islands and rng.random() < PEACE:
+            all_back(run, flags.pause)
         if kind == "lie":
             lie(run, slots, rng)
         elif kind == "hang":
             victim, _ = _member(run, slots, rng)
             victim.send_signal(signal.SIGUSR1)
+        elif kind == "worker":
+            returns.struck(injector.strike(kind))
         else:
             injector.strike(kind)
         done[kind] += 1
@@ -148,6 +237,16 @@ def storm(
             at = f"round {run.rounds()[-1].round}, gap {gap:.1f} s (round {behind})"
             print(f"  {dict(done)}, {at}", flush=True)
     return done
+
+
+def all_back(run: Run, longest: float) -> None:
+    """Until a round has all islands, or for so many seconds."""
+    since, until = time.time(), time.monotonic() + longest
+    while time.monotonic() < until:
+        newest = run.rounds()[-1]
+        if newest.time - newest.seconds > since and newest.workers == run.wanted:
+            return
+        time.sleep(0.02)
 
 
 def lie(run: FaultyRun, slots: Slots, rng: random.Random) -> None:

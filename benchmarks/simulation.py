@@ -2,6 +2,7 @@
 
     python benchmarks/simulation.py validate       # against real runs; needs root
     python benchmarks/simulation.py tables         # up to 4,096 workers, on paper
+    python benchmarks/simulation.py islands        # of 8 devices, up to 512 of them
 
 `validate` trains with 2, 4 and 8 real worker processes, each in a network namespace of
 its own (`wan`), and simulates the same. The model is told what was measured apart from
@@ -11,7 +12,8 @@ network, which are as they were set. The figure compared is the median of a roun
 seconds; runs and measurements of the compute take turns.
 
 `tables` prints seconds a round, bytes sent and goodput against the number of workers,
-the bandwidth and the lifetime of a worker.
+the bandwidth and the lifetime of a worker. `islands` prints the same for islands whose
+ranks live an hour, with the coordinator's processor seconds a round and its memory.
 """
 
 import argparse
@@ -39,6 +41,7 @@ from pcp.training.config.experiment_file import (
     parse,
 )
 from pcp.training.data.corpus import Corpus
+from pcp.training.simulate.inside_exchange import InsideExchange
 from pcp.training.simulate.network_model import World
 from pcp.training.simulate.simulation import Figures, simulate
 from pcp.training.trainer.load import load
@@ -252,6 +255,42 @@ def tables(options: argparse.Namespace) -> int:
     return 0
 
 
+RANKS = 8
+ISLAND_COUNTS = (8, 64, 512)
+INSIDE = InsideExchange.of_payload(4_000_000, RANKS)
+"""What a rank sums with the others of its island in a step, over 100 Gbit/s."""
+
+
+def islands(options: argparse.Namespace) -> int:
+    """A row a simulated run of islands, of whose ranks each lives an hour."""
+    print(
+        "| islands of 8 | devices | a round | goodput | deaths | cpu s a round | MB |"
+    )
+    print("|---|---|---|---|---|---|---|", flush=True)
+    with tempfile.TemporaryDirectory(prefix="pcp-simulation-") as name:
+        code = bundle(32, 1, 16, 4, "diloco")
+        values = experiment(Path(name), code, tau=100, outer_loop_steps=1)
+        for count in options.workers:
+            world = replace(
+                PAPER,
+                workers=count,
+                ranks=RANKS,
+                payload_bytes=PAPER.payload_bytes // RANKS,
+                state_bytes=PAPER.state_bytes // RANKS,
+                inside_seconds=INSIDE.seconds(1e11 / 8, 5e-5),
+                lifetime=3600.0,
+            )
+            f = simulate(parse(values), code.to_bytes(), world, options.rounds)
+            print(
+                f"| {count} | {count * RANKS} | {f.round_seconds:.1f} s "
+                f"| {f.goodput:.1%} | {f.deaths} "
+                f"| {f.coordinator_seconds / f.rounds:.2f} "
+                f"| {f.coordinator_bytes / 1e6:.0f} |",
+                flush=True,
+            )
+    return 0
+
+
 def main(arguments: Sequence[str]) -> int:
     """The command; returns its exit code."""
     if arguments[:1] == ["steps"]:
@@ -259,15 +298,19 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
-    add("what", choices=("validate", "tables"))
+    add("what", choices=("validate", "tables", "islands"))
     add("--workers", type=int, nargs="+", help="how many; default 2 4 8, tables: more")
     add("--rate", type=float, default=NET.rate, help="bits a second of a worker")
     add("--rtt", type=float, default=NET.rtt, help="seconds")
-    add("--rounds", type=int, default=10, help="of the tables")
+    add("--rounds", type=int, default=10, help="of a table's runs")
     options = parser.parse_args(arguments)
-    paper = options.what == "tables"
-    options.workers = options.workers or (COUNTS if paper else (2, 4, 8))
-    return (tables if paper else validate)(options)
+    what, counts = {
+        "validate": (validate, (2, 4, 8)),
+        "tables": (tables, COUNTS),
+        "islands": (islands, ISLAND_COUNTS),
+    }[options.what]
+    options.workers = options.workers or counts
+    return what(options)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ class Rounds(ProgressPolicy):
         if attempt is None or not self._current(message):
             return
         name = member.name
-        if name not in attempt.members:
+        if name not in attempt.leases:
             return
         steps = attempt.steps(name, self.pool.quantum)
         if name not in attempt.computed and attempt.first:

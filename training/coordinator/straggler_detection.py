@@ -68,7 +68,7 @@ class StragglerDetection:
 
     def awaited(self, members: Collection[str]) -> list[str]:
         """Members that are not at this round, while others form its group."""
-        said = [(n, r) for n, r in self._reports.items() if n in members]
+        said = self._of(members).items()
         here = [n for n, r in said if not r.begun]
         forming = here and any(not r.entered and r.waited is not None for _, r in said)
         return here if forming else []
@@ -87,9 +87,9 @@ class StragglerDetection:
         `unreported` are members whose reports others wait for, each with those.
         """
         by = {name: {*those} for name, those in unreported.items()}
-        for name, report in self._reports.items():
+        for name, report in self._of(members).items():
             awaits = report.awaits
-            if awaits is None or name not in members:
+            if awaits is None:
                 continue
             for rank in awaits.ranks:
                 lacks = members[rank] if rank < len(members) else name
@@ -127,7 +127,7 @@ class StragglerDetection:
         """
         if not (quorum or math.isfinite(deadline)):
             return []
-        said = {n: r for n, r in self._reports.items() if n in members}
+        said = self._of(members)
         waiting = [r for r in said.values() if r.waited is not None]
         if not waiting:
             return []
@@ -140,3 +140,8 @@ class StragglerDetection:
         if not math.isfinite(end):
             return []
         return [n for n, r in said.items() if r.entered < latest and r.at >= end]
+
+    def _of(self, members: Collection[str]) -> dict[str, WaitReport]:
+        """The reports of these members, each of which is looked up once."""
+        there = set(members)
+        return {n: r for n, r in self._reports.items() if n in there}

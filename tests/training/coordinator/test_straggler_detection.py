@@ -28,6 +28,25 @@ def slow(
     return waits.stragglers(NAMES, quorum, grace, earliest, deadline)
 
 
+class Unsearched(list[str]):
+    """Members by rank, whose list nobody goes through for each of them."""
+
+    def __contains__(self, name: object) -> bool:
+        raise AssertionError(f"{name} is searched for among all members")
+
+
+def test_no_member_is_searched_for_among_all() -> None:
+    """Thousands of them report, and a tick looks at all reports."""
+    waits, members = StragglerDetection(), Unsearched(NAMES)
+    for name in NAMES:
+        awaits = AwaitedRanks(ranks=[2], seconds=9.0) if name != "c" else None
+        report = InnerExchangeReport(round=1, epoch=1, entered=0, awaits=awaits)
+        waits.heard(name, report, 1.0)
+    assert waits.awaited(members) == []
+    assert waits.lacked(members, dict.fromkeys(NAMES, 1.0)) == {"c": {"a", "b"}}
+    assert waits.stragglers(members, 2, 0.0, 0.0, math.inf) == []
+
+
 def test_only_a_report_from_after_the_grace_counts() -> None:
     waits = StragglerDetection()
     waits.heard("a", at(3, 0.2), 10.0)  # waits since 9.8
