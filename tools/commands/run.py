@@ -14,7 +14,10 @@ and state the next one takes. A data tensor may hold several batches, along one 
 dimension in front; workers take them in turn. The result holds `losses`, the
 parameters and the optimizer's state. With `--tau H` the bundle's outer step follows
 each H steps; without it there is none, and the command says so where the bundle has
-one.
+one. With `--checkpoint DIR` the state is kept there each so many steps, and
+`--resume` goes on from the newest one. Where a process of the run is killed, all begin
+again from there, without a checkpoint from the first step; the losses and what the
+run leaves are those of a run in which nobody was killed.
 
 To start the processes on machines of their own, say on each
 
@@ -32,18 +35,19 @@ which https://ui.perfetto.dev opens.
 import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pcp.bundle import Bundle, Function, Manifest, TensorSpec
+from pcp.bundle import Bundle, Function, Manifest
 from pcp.errors import RuntimeFault, UsageError, counted
 from pcp.mesh import Mesh
 from pcp.runtime.transport.signatures import Trust
 from pcp.signing import BUNDLE
+from pcp.tools import run_steps
 from pcp.tools.support import host_flags, processes, tensor_files
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.protection import (
@@ -52,7 +56,7 @@ from pcp.tools.support.protection import (
     trusted_ids,
 )
 from pcp.training.storage import nonfinite
-from pcp.training.trainer import outer_loop, program_state, replica_agreement, step_loop
+from pcp.training.trainer import replica_agreement
 
 EXAMPLE = "pcp run model.pcp --function grad --inputs batch.npz --out grads.npz"
 ADDRESS = "pcp run: meeting at "
@@ -76,14 +80,7 @@ def parser() -> Parser:
         help="tensors by name",
     )
     add("--out", metavar="FILE.npz", required=True, help="the results by name")
-    add("--steps", type=int, metavar="K", help="train for K steps")
-    help_ = "train as so many workers; default: as many as the bundle says, or 1"
-    add("--workers", type=int, metavar="N", help=help_)
-    add("--tau", type=int, metavar="H", help="an outer step behind each H steps")
-    add("--seed", type=int, default=0, help="of the first values; default 0")
-    help_ = "compare what members hold alike every K steps, 0 never; default "
-    help_ += f"{replica_agreement.USUAL} where they run code for unlike targets, else 0"
-    add("--parity", type=int, metavar="K", help=help_)
+    run_steps.add_flags(parser)
     add("--device", default="local-sync", help="an IREE device; default local-sync")
     add("--rank", type=int, metavar="R", help="run this member only")
     add("--connect", metavar="HOST:PORT", help="where rank 0 listens")
@@ -107,7 +104,7 @@ def _main(argv: Sequence[str]) -> int:
     trusted.check(BUNDLE, bundle.digest, bundle.signatures, flags.bundle)
     name = flags.function or bundle.manifest.entry
     bundle.manifest.function(name)  # raises, naming the nearest
-    _check_steps(bundle.manifest, flags)
+    run_steps.check(bundle.manifest, flags)
     flags.host = host_flags.read(flags, bundle.manifest)
     if (flags.rank is None) != (flags.connect is None):
         raise UsageError("--rank and --connect go together")
@@ -115,30 +112,10 @@ def _main(argv: Sequence[str]) -> int:
         return _member(bundle, name, flags)
     # An outer step has collectives, if of one worker alone.
     joins = flags.tau is not None and bool(bundle.manifest.collectives)
-    if bundle.manifest.programs or flags.workers > 1 or joins:
+    several = bool(bundle.manifest.programs) or flags.workers > 1
+    if several or joins or flags.checkpoint:
         return _everyone(bundle, name, flags)
     return _alone(bundle, name, flags)
-
-
-def _check_steps(manifest: Manifest, flags: Namespace) -> None:
-    """Refuse what cannot be trained; `flags.workers` becomes a number."""
-    if flags.steps is None:
-        if flags.workers or flags.tau:
-            raise UsageError("--workers and --tau are for training, with --steps")
-        flags.workers = 1
-        return
-    if flags.steps < 1:
-        raise UsageError(f"--steps {flags.steps}: at least one")
-    if flags.parity is not None and flags.parity < 0:
-        raise UsageError(f"--parity {flags.parity}: at least 0, which is never")
-    if flags.function:
-        raise UsageError("--steps runs @grad and @apply; leave --function out")
-    step_loop.check(manifest)
-    if flags.workers is None:
-        flags.workers = outer_loop.workers_of(manifest) or 1
-    if flags.workers < 1:
-        raise UsageError(f"--workers {flags.workers}: at least one")
-    outer_loop.check(manifest, flags.workers, flags.tau, flags.steps)
 
 
 # --- one process ---
@@ -157,6 +134,9 @@ def _close_cage(flags: Namespace) -> None:
     written = [
         Path(file).absolute().parent for file in (flags.out, flags.trace) if file
     ]
+    if flags.checkpoint:
+        Path(flags.checkpoint).mkdir(parents=True, exist_ok=True)
+        written.append(Path(flags.checkpoint).absolute())
     held = cage.enter(readable=read, writable=written)
     cage.bar_sockets(held)
     print(f"cage: {held}", flush=True)
@@ -167,117 +147,32 @@ def _as_list(results: object) -> list[np.ndarray]:
 
 
 def _alone(bundle: Bundle, name: str, flags: Namespace) -> int:
-    from pcp.runtime.collectives.tracing import recorded
-    from pcp.runtime.program.executor import Program
-
-    manifest = bundle.manifest
     _close_cage(flags)
-    with Program.load(bundle, device=flags.device, host=flags.host) as program:
-        with recorded(flags.trace, program) if flags.trace else nullcontext():
-            if flags.steps is not None:
-                results = _train(_training(program, manifest, flags), manifest, flags)
-            else:
-                inputs = tensor_files.load(flags.inputs, manifest.function(name))
-                results = _as_list(program[name](*inputs))
-    tensor_files.save(
-        flags.out, tensor_files.names(_outputs(manifest, name, flags)), results
+    loaded = (
+        run_steps.trainer(bundle, flags) if flags.steps else _program(bundle, flags)
     )
+    with closing(loaded):
+        from pcp.runtime.collectives.tracing import recorded
+
+        traced = loaded.functions.program if flags.steps else loaded
+        with recorded(flags.trace, traced) if flags.trace else nullcontext():
+            if flags.steps:
+                results = run_steps.train(loaded, bundle.manifest, flags)
+            else:
+                function = bundle.manifest.function(name)
+                inputs = tensor_files.load(flags.inputs, function)
+                results = _as_list(loaded[name](*inputs))
+    keys = tensor_files.names(run_steps.outputs(bundle.manifest, name, flags))
+    tensor_files.save(flags.out, keys, results)
     _report(flags, results)
     return 0
 
 
-# --- training ---
+def _program(bundle: Bundle, flags: Namespace, **how: Any) -> Any:
+    """The bundle's functions, of one member where it is spread."""
+    from pcp.runtime.program.executor import Program
 
-
-def _outputs(manifest: Manifest, name: str, flags: Namespace) -> list[TensorSpec]:
-    """What the command writes: a function's results, or what training leaves."""
-    if flags.steps is None:
-        return list(manifest.function(name).results)
-    return outer_loop.outputs(manifest, flags.steps)
-
-
-def _training(
-    program: Any,
-    manifest: Manifest,
-    flags: Namespace,
-    mesh: Mesh | None = None,
-    place: dict[str, int] | None = None,
-) -> step_loop.Steps:
-    """The steps of one process, in rounds if that is asked for."""
-    if flags.tau is None:
-        return step_loop.Steps(program, manifest, mesh, place)
-    return outer_loop.OuterLoop(program, manifest, mesh, place, tau=flags.tau)
-
-
-def _train(
-    training: step_loop.Steps,
-    manifest: Manifest,
-    flags: Namespace,
-    agree: replica_agreement.Agreement | None = None,
-) -> list[np.ndarray]:
-    """The losses of the steps, then parameters and state."""
-    data = [t for t in manifest.function("grad").inputs if t.role == "data"]
-    if flags.inputs.startswith("random:"):
-        drawn = tensor_files.random(flags.inputs, data)
-        given = dict(zip((t.name for t in data), drawn, strict=True))
-    else:
-        given = tensor_files.read(flags.inputs)
-    worker = (flags.rank or 0) // manifest.worker_mesh().size
-    batches = _batches(manifest, given, flags, worker)
-    losses = []
-    if not flags.rank:
-        _tell_outer_step(manifest, flags)
-        _tell_shared_batches(data, given, flags)
-    try:
-        training.start(flags.seed, given)
-        for number, batch in enumerate(batches, 1):
-            losses.append(training.step(batch))
-            if not flags.rank:  # all members have the same loss
-                metrics = program_state.taken(training.metrics)
-                _say_loss(number, flags.steps, losses[-1], metrics)
-            if agree:
-                agree.check(training, number, last=number == flags.steps)
-        return [np.stack(losses), *training.values()]
-    finally:
-        training.close()
-
-
-def _batches(
-    manifest: Manifest, given: step_loop.Arrays, flags: Namespace, worker: int
-) -> list[dict[str, np.ndarray]]:
-    """A worker's batches: workers take turns."""
-    numbers = range(worker, flags.steps * flags.workers, flags.workers)
-    return [step_loop.batch_of(manifest, given, n, flags.seed) for n in numbers]
-
-
-def _tell_outer_step(manifest: Manifest, flags: Namespace) -> None:
-    """Say that the bundle's outer step is left out, where it is."""
-    if flags.tau is not None or outer_loop.STEP not in manifest.functions:
-        return
-    kind = f" ({manifest.algorithm.kind})" if manifest.algorithm else ""
-    print(
-        f"without --tau these are inner steps alone: the bundle's @{outer_loop.STEP}"
-        f"{kind} is left out; --tau H makes it behind each H steps",
-        flush=True,
-    )
-
-
-def _tell_shared_batches(
-    data: Sequence[TensorSpec], given: step_loop.Arrays, flags: Namespace
-) -> None:
-    """Say that workers train on one batch, where there are fewer than workers."""
-    held = [len(given[t.name]) for t in data if given[t.name].ndim > len(t.shape)]
-    count = max(held, default=1)
-    if data and count < flags.workers:
-        print(
-            f"{flags.inputs} holds {counted(count, 'batch')} for "
-            f"{flags.workers} workers: some of them train on the same one",
-            flush=True,
-        )
-
-
-def _say_loss(number: int, count: int, loss: np.ndarray, metrics: str) -> None:
-    print(f"step {number}/{count}: loss {float(loss):.6g}{metrics}", flush=True)
+    return Program.load(bundle, device=flags.device, host=flags.host, **how)
 
 
 def _report(flags: Namespace, results: Sequence[np.ndarray], how: str = "") -> None:
@@ -294,26 +189,17 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
     """One device's process: its parts in, its parts out."""
     from pcp.runtime.communicator.communicator import Communicator
     from pcp.runtime.group.rendezvous import Rendezvous
-    from pcp.runtime.program.executor import Program
     from pcp.runtime.program.mesh_groups import MeshGroups
 
     manifest = bundle.manifest
     mesh = manifest.worker_mesh()
-    whole = manifest.function(name)
     size = mesh.size * flags.workers
     if not 0 <= flags.rank < size:
         raise UsageError(
             f"--rank {flags.rank}: the mesh has {size} members, 0 to {size - 1}"
         )
     number = flags.rank % mesh.size
-    place = mesh.members[number]
-    device = mesh.devices[number] if mesh.devices else None
-    own = manifest.of_device(device) if device else manifest
-    parts = (
-        []
-        if flags.steps is not None
-        else _parts(own.function(name), whole, mesh, flags)
-    )
+    own = manifest.of_device(mesh.devices[number]) if mesh.devices else manifest
     meeting: Rendezvous | str = flags.connect
     if flags.rank == 0:
         meeting = Rendezvous.listen(flags.connect)
@@ -325,24 +211,7 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
         groups = MeshGroups.of(world, manifest, flags.workers)
         _close_cage(flags)
         try:
-            with Program.load(
-                bundle,
-                flags.device,
-                communicator=groups,
-                member=device,
-                host=flags.host,
-            ) as program:
-                traced = (flags.trace, program, groups)
-                with world.trace(*traced) if flags.trace else nullcontext():
-                    if flags.steps is not None:
-                        training = _training(program, manifest, flags, mesh, place)
-                        often = replica_agreement.every(flags.parity, mesh)
-                        agree = replica_agreement.Agreement(
-                            groups[""], manifest, own, mesh, often
-                        )
-                        results = _train(training, manifest, flags, agree)
-                    else:
-                        results = _as_list(program[name](*parts))
+            results = _of_member(bundle, own, name, flags, world, groups)
             # What a member sent may still wait to be received when it is done.
             world.barrier(tag="done")
             groups.close()
@@ -352,9 +221,34 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
             # After a fault: what others wait for in vain, they hear at once.
             groups.close(timeout=0)
     tensor_files.save(
-        flags.out, tensor_files.names(_outputs(own, name, flags)), results
+        flags.out, tensor_files.names(run_steps.outputs(own, name, flags)), results
     )
     return 0
+
+
+def _of_member(
+    bundle: Bundle, own: Manifest, name: str, flags: Namespace, world: Any, groups: Any
+) -> list[np.ndarray]:
+    """What a member's program gives: a function's results, or what training leaves."""
+    manifest, mesh = bundle.manifest, bundle.manifest.worker_mesh()
+    if flags.steps is None:
+        parts = _parts(own.function(name), manifest.function(name), mesh, flags)
+        member = mesh.devices[flags.rank] if mesh.devices else None
+        program = _program(bundle, flags, communicator=groups, member=member)
+        with closing(program), _traced(world, program, groups, flags):
+            return _as_list(program[name](*parts))
+    trainer = run_steps.trainer(bundle, flags, flags.rank % mesh.size)
+    trainer.join(groups)
+    besides = run_steps.besides(bundle, own, flags, world, groups)
+    program = trainer.functions.program
+    with closing(trainer), _traced(world, program, groups, flags):
+        return run_steps.train(trainer, manifest, flags, groups, **besides)
+
+
+def _traced(world: Any, program: Any, groups: Any, flags: Namespace) -> Any:
+    """A trace of all members, if it is asked for."""
+    asked = flags.trace
+    return world.trace(asked, program, groups) if asked else nullcontext()
 
 
 def _parts(
@@ -389,10 +283,10 @@ def _everyone(bundle: Bundle, name: str, flags: Namespace) -> int:
         outs = [Path(folder) / f"{rank}.npz" for rank in range(count)]
         _processes(flags, name, outs)
         parts = [tensor_files.read(out) for out in outs]
-    specs = _outputs(bundle.manifest, name, flags)
+    specs = run_steps.outputs(bundle.manifest, name, flags)
     keys = tensor_files.names(specs)
     named = dict(zip(keys, specs, strict=True))
-    joined = outer_loop.joined(mesh, flags.workers, named, parts)
+    joined = replica_agreement.joined(mesh, flags.workers, named, parts)
     tensor_files.save(flags.out, keys, joined)
     _report(flags, joined, f" ({counted(count, 'process')})")
     return 0
@@ -403,18 +297,32 @@ def _check_inputs(manifest: Manifest, name: str, flags: Namespace) -> None:
     if flags.steps is None:
         tensor_files.load(flags.inputs, manifest.function(name))
     elif not flags.inputs.startswith("random:"):
-        _batches(manifest, tensor_files.read(flags.inputs), flags, 0)
+        run_steps.given(manifest, flags)
 
 
 def _processes(flags: Namespace, name: str, outs: Sequence[Path]) -> None:
-    """Start a process for each member and wait; all end when one fails."""
+    """Start a process for each member and wait; all end when one fails.
 
-    def start(rank: int, address: str) -> processes.Process:
-        return processes.start(_command(flags, name, outs[rank]), rank, address)
-
+    Members that train begin again where one of them was killed.
+    """
     hear = partial(print, end="", flush=True)
-    with processes.ranks(len(outs), start, ADDRESS, hear) as running:
-        processes.wait(running)
+    left, again = (flags.restarts if flags.steps else 0), flags.resume
+    while True:
+
+        def start(rank: int, address: str, again: bool = again) -> processes.Process:
+            command = _command(flags, name, outs[rank])
+            command += ["--resume"] if again else []
+            return processes.start(command, rank, address)
+
+        try:
+            with processes.ranks(len(outs), start, ADDRESS, hear) as running:
+                return processes.wait(running)
+        except processes.MemberKilled as fault:
+            if not left:
+                raise
+            left, again = left - 1, flags.checkpoint is not None
+            whence = "the newest checkpoint" if again else "the first step"
+            print(f"{fault}; they begin again from {whence}", flush=True)
 
 
 def _command(flags: Namespace, name: str, out: Path) -> list[str]:
@@ -427,6 +335,9 @@ def _command(flags: Namespace, name: str, out: Path) -> list[str]:
         command += ["--workers", str(flags.workers)]
         command += [] if flags.tau is None else ["--tau", str(flags.tau)]
         command += [] if flags.parity is None else ["--parity", str(flags.parity)]
+    if flags.checkpoint:
+        every = str(flags.checkpoint_every)
+        command += ["--checkpoint", flags.checkpoint, "--checkpoint-every", every]
     command += ["--inputs", flags.inputs, "--out", str(out), "--device", flags.device]
     command += ["--timeout", str(flags.timeout)]
     command += ["--trace", flags.trace] if flags.trace else []

@@ -33,6 +33,10 @@ def start(command: Sequence[str], rank: int, address: str) -> Process:
     return subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=environment)
 
 
+class MemberKilled(RuntimeFault):
+    """A signal ended one of the processes, and the others are ended."""
+
+
 @contextmanager
 def ranks(
     count: int, start: Start, prefix: str, hear: Hear | None = None
@@ -95,7 +99,11 @@ def _end(running: Sequence[Process]) -> None:
 
 
 def wait(running: Sequence[Process]) -> None:
-    """Until all have ended well; `RuntimeFault` names the rank that did not."""
+    """Until all have ended well; `RuntimeFault` names the rank that did not.
+
+    `MemberKilled` where a signal ended one: of the others, some may have heard of it
+    and ended before.
+    """
     waiting = dict(enumerate(running))
     while waiting:
         for rank, process in list(waiting.items()):
@@ -104,8 +112,18 @@ def wait(running: Sequence[Process]) -> None:
             except subprocess.TimeoutExpired:
                 continue
             if code:
-                raise RuntimeFault(
-                    f"rank {rank} {ended(code)}, and what it said stands above; "
-                    "the others are ended"
-                )
+                raise _failed(running, rank, code)
             del waiting[rank]
+
+
+def _failed(running: Sequence[Process], rank: int, code: int) -> RuntimeFault:
+    """The error of who was killed, or else of the rank that failed."""
+    for killed, process in enumerate(running):
+        if (signalled := process.poll()) is not None and signalled < 0:
+            return MemberKilled(
+                f"rank {killed} {ended(signalled)}, and the others are ended"
+            )
+    return RuntimeFault(
+        f"rank {rank} {ended(code)}, and what it said stands above; "
+        "the others are ended"
+    )

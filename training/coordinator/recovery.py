@@ -110,8 +110,12 @@ class Recovery:
             self._restore_saved(member)
         elif holders:
             keep = {"keep": True} if self._fresh(member) else {}
-            # A member that could not reach one holder gets another one the next time.
-            source = holders[member.lacked % len(holders)]
+            # A member that could not reach one holder gets another one the next time,
+            # also if there are more or fewer holders by then.
+            at, last = member.lacked, member.taking.get("source")
+            if member.lacked and holders[at % len(holders)].name == last:
+                at += 1
+            source = holders[at % len(holders)]
             self._restore(member, source.address, source=source.name, **keep)
         elif run.committed == 0:
             self._restore(member, None, source=SEED)

@@ -17,19 +17,8 @@ from pcp.training.storage import safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.island_parts import WHOLE, IslandParts, joined_digest
 from pcp.training.storage.island_shapes import IslandShapes, RankPlace, joined
-from pcp.training.storage.state_names import (
-    INNER,
-    OF_A_ROUND,
-    OUTER,
-    OWN,
-    PARAMETER,
-    PRIVATE,
-    REPLICA,
-    STATE,
-    shared_part,
-    under,
-)
-from pcp.training.trainer.replica import mean_of
+from pcp.training.storage.snapshots import assembled
+from pcp.training.storage.state_names import OF_A_ROUND, shared_part
 
 _FETCH_SECONDS = 120.0
 _ADOPT_SECONDS = 10.0
@@ -117,22 +106,6 @@ def _islands(
             digest = joined([parts.digest_of(own, place) for own, place in pairs])
         yield addresses[start], ranks, digest, cut
         start += cut.size
-
-
-def assembled(
-    round_: int, held: Sequence[tuple[int, safetensors_io.Arrays]]
-) -> Checkpoint:
-    """A checkpoint from its members' snapshots, in the order of their ranks."""
-    found = Checkpoint(round_, {}, {})
-    for _, arrays in held:
-        shared = shared_part(arrays)
-        found.parameters, found.outer = under(PARAMETER, shared), under(OUTER, shared)
-        found.state = under(STATE, shared)
-        found.workers.append(under(f"{INNER}0/", arrays))
-        found.private.append(under(f"{PRIVATE}{OWN}/", arrays))
-    if replicas := [under(REPLICA, own) for own in found.private]:
-        found.parameters = found.parameters or mean_of(replicas)
-    return found
 
 
 def _fetch(

@@ -41,13 +41,12 @@ from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.stale_results import discount
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.lease_pool import quantum
-from pcp.training.shepherd.checkpointer import assembled
 from pcp.training.simulate.replay_island import Load, ReplayIsland, Snapshots, make
 from pcp.training.storage import first_values, ledger, nonfinite, safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.checkpoint_resharding import rejoining, reshard
 from pcp.training.storage.ledger_state import CHECKPOINT, SEED, WEIGHTS
-from pcp.training.storage.snapshots import snapshot_of
+from pcp.training.storage.snapshots import assembled, snapshot_of
 from pcp.training.trainer.interface import Trainer
 from pcp.training.wire.messages import (
     RoundStart,

@@ -201,6 +201,22 @@ class IslandParts:
                 found.setdefault(along, []).append(name)
         return found
 
+    def axes_inside(self, manifest: Manifest) -> list[tuple[str, ...]]:
+        """The axes along which the ranks of an island form groups.
+
+        They are those of the program's collectives (without any: all ranks), and those
+        along which ranks hold copies of shared state.
+        """
+        if self.size == 1:
+            return []
+        calls, inside = manifest.all_collectives(), set(self.mesh.axes)
+        wanted = {c.axes for c in calls if inside.issuperset(c.axes)}
+        kept = [t for f in manifest.functions.values() for t in f.results]
+        shared = [(prefix, _ROLES[prefix]) for prefix in (PARAMETER, STATE, OUTER)]
+        names = [at + t.name for t in kept for at, role in shared if t.role == role]
+        names += [f"{OUTER}{_SHARED_INNER}{t.name}" for t in kept if t.role == "state"]
+        return sorted(wanted | self.copies(names).keys())
+
     def _staged(self, name: str) -> list[str]:
         """The axes along which some ranks have a tensor and others lack it."""
         if not self.lacks:

@@ -1,17 +1,22 @@
-"""Snapshots of checkpoints: the tensors for workers, and those under a digest."""
+"""Snapshots and checkpoints: each from the other, and the tensors under a digest."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from pcp.training.storage.checkpoint import Checkpoint
-from pcp.training.storage.safetensors_io import Arrays
+from pcp.training.storage.safetensors_io import Arrays, mean
 from pcp.training.storage.state_names import (
     INNER,
     OUTER,
+    OWN,
     PARAMETER,
     PRIVATE,
     REPLICA,
     STATE,
     prefixed,
+    shared_part,
+    under,
 )
 
 
@@ -37,3 +42,23 @@ def shared_of(checkpoint: Checkpoint) -> Arrays:
         parameters = {}  # their mean, which no worker holds
     groups = ((PARAMETER, parameters), (OUTER, outer), (STATE, state))
     return {prefix + n: a for prefix, group in groups for n, a in group.items()}
+
+
+def assembled(round_: int, held: Sequence[tuple[int, Arrays]]) -> Checkpoint:
+    """A checkpoint from its members' snapshots, in the order of their ranks."""
+    found = Checkpoint(round_, {}, {})
+    for _, arrays in held:
+        shared = shared_part(arrays)
+        found.parameters, found.outer = under(PARAMETER, shared), under(OUTER, shared)
+        found.state = under(STATE, shared)
+        found.workers.append(under(f"{INNER}0/", arrays))
+        found.private.append(under(f"{PRIVATE}{OWN}/", arrays))
+    if replicas := [under(REPLICA, own) for own in found.private]:
+        found.parameters = found.parameters or mean_of(replicas)
+    return found
+
+
+def mean_of(replicas: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
+    """The mean of members' replicas, summed in float64 in their order."""
+    names = replicas[0]
+    return {name: mean([replica[name] for replica in replicas]) for name in names}

@@ -1,10 +1,12 @@
 """Checks of a training bundle's manifest, and the training plan in it."""
 
-from pcp.errors import BundleError
+from pcp.errors import BundleError, UsageError
 from pcp.manifest import Manifest, TensorSpec
 from pcp.mesh import WORKERS
 from pcp.training.trainer import step_loop
-from pcp.training_plan import TrainingPlan
+from pcp.training_plan import Never, TrainingPlan
+
+OUTER_STEP = "outer_step"
 
 
 def model_shapes(manifest: Manifest) -> list[tuple[int, ...]]:
@@ -54,3 +56,49 @@ def plan_of(manifest: Manifest) -> TrainingPlan:
             "synchronises its own members; train it with `pcp run BUNDLE --steps K`"
         )
     return manifest.training
+
+
+def fixed_plan(manifest: Manifest, tau: int | None) -> TrainingPlan:
+    """The plan of a fixed world: without rounds, steps without exchanges."""
+    return Never() if tau is None else plan_of(manifest)
+
+
+def workers_of(manifest: Manifest) -> int | None:
+    """The number of workers that a bundle was compiled for; None: elastic."""
+    counts = [m.axes[WORKERS] for m in manifest.mesh.values() if WORKERS in m.axes]
+    return next((count for count in counts if count > 0), None)
+
+
+def check_rounds(manifest: Manifest, workers: int, tau: int | None, count: int) -> None:
+    """`UsageError` unless the steps are a number of whole rounds."""
+    if (made := workers_of(manifest)) not in (None, workers):
+        raise UsageError(
+            f"--workers {workers}: the bundle is compiled for {made} workers; compile "
+            "it with --mesh workers=elastic,..."
+        )
+    if tau is None:
+        if workers > 1:
+            raise UsageError(
+                f"--workers {workers}: say how many steps a round has, --tau 10"
+            )
+        return
+    if tau < 1:
+        raise UsageError(f"--tau {tau}: at least one step")
+    if count % tau:
+        raise UsageError(f"--tau {tau}: rounds of {tau} steps do not make {count}")
+    if OUTER_STEP not in manifest.functions:
+        raise UsageError(
+            f"--tau {tau}: the bundle has no outer step; compile it with "
+            "--algorithm diloco"
+        )
+    own, when = manifest.function(OUTER_STEP).inputs_of("replica"), plan_of(manifest)
+    if workers > 1 and when.synchronize == "never":
+        raise UsageError(
+            f"--workers {workers}: the bundle's algorithm is of one worker alone, and "
+            "nothing joins several; leave --workers out"
+        )
+    if own or when.synchronize == "asynchronous":
+        raise UsageError(
+            f"--tau {tau}: its workers do not all meet at the end of a round; "
+            "train with `pcp train`"
+        )

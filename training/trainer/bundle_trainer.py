@@ -71,28 +71,34 @@ class BundleTrainer:
         manifest: Manifest,
         background: Any | None = None,
         coordinate: int = 0,
+        plan: TrainingPlan | None = None,
     ) -> None:
         """`background` is a second program of the bundle, for background exchanges.
 
         For a bundle that is spread over an island this is the rank at `coordinate`.
+        A `plan` is for a fixed world, in place of the bundle's: there a batch is what
+        a run counts, whatever it holds.
         """
-        check_bundle(manifest)
+        fixed = plan is not None
+        if plan is None:
+            check_bundle(manifest)
+            plan = plan_of(manifest)
         self.parts, self._coordinate = IslandParts.of(manifest), coordinate
-        plan = plan_of(manifest)
         if plan.in_background != (background is not None):
             raise BundleError(
                 "a bundle with exchanges beside the inner steps runs as two programs; "
                 "load it with BundleTrainer.load"
             )
         self.inputs = data_inputs(manifest)
-        self.batch, self.block = batch_of(self.inputs), tokens_of_sample(self.inputs)
+        self.batch = 1 if fixed else batch_of(self.inputs)
+        self.block = 1 if fixed else tokens_of_sample(self.inputs)
         self.parameter_shapes: Sequence[Sequence[int]] = model_shapes(manifest)
         self.rows: Mapping[str, int] = manifest.rows
         self._optimizer = manifest.optimizer
         self.every_step = plan.synchronize == "step"
         self.functions = Functions(program)
         mesh = self.parts.mesh
-        self.axes_inside: Sequence[tuple[str, ...]] = _axes_inside(manifest, self.parts)
+        self.axes_inside: Sequence[tuple[str, ...]] = self.parts.axes_inside(manifest)
         self.steps = Steps(program, manifest, mesh, mesh.members[coordinate])
         second = (
             None if background is None else BackgroundExchange(Functions(background))
@@ -116,12 +122,19 @@ class BundleTrainer:
 
     @classmethod
     def load(
-        cls, bundle: Any, device: str, target: str | None, coordinate: int = 0
+        cls,
+        bundle: Any,
+        device: str,
+        target: str | None,
+        coordinate: int = 0,
+        plan: TrainingPlan | None = None,
+        host: Any | None = None,
     ) -> Self:
         """Load the module for `target` on an IREE device, e.g. `local-task`.
 
         Without a target, the first module that the device can run. For a bundle that is
-        spread over an island, the program of the rank at `coordinate`.
+        spread over an island, the program of the rank at `coordinate`. `host` binds the
+        functions that the program calls on the host.
         """
         from pcp.runtime.program.executor import Program
 
@@ -129,12 +142,12 @@ class BundleTrainer:
         if manifest.programs:
             member = manifest.partition_mesh().devices[coordinate]
             target = None  # the bundle names the module of each rank
-        load = partial(Program.load, bundle, module=target, member=member)
+        load = partial(Program.load, bundle, module=target, member=member, host=host)
         program, background = load(device=device), None
-        if plan_of(manifest).in_background:
+        if (plan or plan_of(manifest)).in_background:
             again = {"device": program.device, "module": program.module}
             background = load(**again)
-        return cls(program, manifest, background, coordinate)
+        return cls(program, manifest, background, coordinate, plan)
 
     @property
     def progress(self) -> Sequence[int]:
@@ -190,7 +203,18 @@ class BundleTrainer:
         given = {key: a for key, a in self._given.items() if key[0] == "param"}
         given |= {("param", n): a for n, a in (parameters or {}).items()}
         brought.check(self._brought, self._given | given)
-        drawn = self.steps.initial(seed, given or None)
+        self._begin_as(self.steps.initial(seed, given or None))
+
+    def start(self, seed: int, given: Arrays) -> None:
+        """Begin with whole tensors in `given`, and what follows from the seed."""
+        first = self.steps.first(seed, given)
+        self._given = {t.key: first[t.key] for t in self._brought}
+        self.steps.hold({k: a for k, a in self._given.items() if k[0] == "frozen"})
+        self.seed = seed
+        self._begin_as(first)
+
+    def _begin_as(self, drawn: Mapping[Key, np.ndarray]) -> None:
+        """Set the state before the first round."""
         by_role = {
             role: {name: a for (r, name), a in drawn.items() if r == role}
             for role in ("param", "state", MODEL_STATE)
@@ -290,7 +314,7 @@ class BundleTrainer:
     def _joined_state(self, tokens: float) -> Arrays:
         """The program's state, joined over all members; this member's own if alone."""
         held = self.steps.held(MODEL_STATE)
-        if self.functions.gives(program_state.SYNC):
+        if self.exchange.joins and self.functions.gives(program_state.SYNC):
             before = {("anchor", n): self._state[STATE + n] for n in self._counted}
             held = self.functions(program_state.SYNC, held | before | weight(tokens))
         return {STATE + name: np.asarray(v) for (_, name), v in held.items()}
@@ -403,23 +427,6 @@ class BundleTrainer:
         new = {name: snapshot.get(prefix + name) for name in old}
         check_like(old, new)
         self.steps.hold({("state", name): np.array(new[name]) for name in old})
-
-
-def _axes_inside(manifest: Manifest, parts: IslandParts) -> list[tuple[str, ...]]:
-    """The axes along which the ranks of an island form groups.
-
-    They are those of the program's collectives (without any: all ranks), and those
-    along which ranks hold copies of shared state.
-    """
-    if parts.size == 1:
-        return []
-    inside = set(parts.mesh.axes)
-    wanted = {c.axes for c in manifest.all_collectives() if inside.issuperset(c.axes)}
-    shared = [(PARAMETER, "param"), (STATE, MODEL_STATE), (OUTER, "outer")]
-    kept = [t for f in manifest.functions.values() for t in f.results]
-    names = [prefix + t.name for t in kept for prefix, role in shared if t.role == role]
-    names += [f"{OUTER}inner.{t.name}" for t in kept if t.role == "state"]
-    return sorted(wanted | parts.copies(names).keys())
 
 
 def _exchange(

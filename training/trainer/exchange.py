@@ -72,6 +72,8 @@ class Exchange:
     """The strategy without exchanges: the inner steps make the new state."""
 
     resumes = False
+    joins = False
+    """Whether members are joined; without it there is no outer state."""
     home = PARAMETER
     """The prefix of the parameters in the state: shared, or private."""
     parts = WHOLE
@@ -98,7 +100,7 @@ class Exchange:
         `inner` is the inner optimizer's state.
         """
         new = prefixed(self.home, list(parameters), parameters.values())
-        if not self._functions.gives("outer_init"):
+        if not (self.joins and self._functions.gives("outer_init")):
             return new
         values = {("param", name): array for name, array in parameters.items()}
         made = by_name(self._functions("outer_init", values), self.home)
@@ -195,6 +197,8 @@ class RoundExchange(Exchange):
     the round, so that a resumed run draws the same pairs. A round that lost a member
     has other pairs.
     """
+
+    joins = True
 
     def __init__(
         self,

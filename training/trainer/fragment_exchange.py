@@ -33,7 +33,7 @@ LOCAL = f"{PRIVATE}local."
 class FragmentExchange(Exchange):
     """The strategy of streaming algorithms; see the module."""
 
-    resumes = True
+    resumes = joins = True
 
     def __init__(
         self,

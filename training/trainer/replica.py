@@ -4,11 +4,11 @@ Replicas are private state, under `replica.<name>`. A newcomer begins with the r
 of the worker from which it fetched the state, or with the mean in a checkpoint.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
-from pcp.training.storage.safetensors_io import Arrays, mean
+from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import OWN, PARAMETER, PRIVATE, REPLICA, moved
 
 
@@ -25,9 +25,3 @@ def with_replica(snapshot: Mapping[str, np.ndarray], index: int) -> Arrays:
             found = {k: a for k, a in snapshot.items() if k.startswith(prefix)}
             start |= moved(found, prefix, PARAMETER)
     return start
-
-
-def mean_of(replicas: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
-    """The mean of members' replicas, summed in float64 in their order."""
-    names = replicas[0]
-    return {name: mean([replica[name] for replica in replicas]) for name in names}

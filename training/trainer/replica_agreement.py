@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import RuntimeFault
@@ -11,10 +12,11 @@ from pcp.manifest import Manifest, TensorSpec
 from pcp.mesh import Mesh
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.program.replica_comparison import Copy, check_copies
-from pcp.training.trainer.step_loop import Steps, kept
+from pcp.training.trainer.step_loop import MODEL_STATE, Steps, kept
 
 #: Steps between two comparisons where members run code for unlike targets.
 USUAL = 100
+LOSSES = "losses"
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,13 @@ class Agreement:
     mesh: Mesh
     every: int
 
+    def due(self, step: int, *, last: bool = False) -> bool:
+        """Whether it is time to compare."""
+        return bool(self.every) and (last or not step % self.every)
+
     def check(self, training: Steps, step: int, *, last: bool = False) -> None:
         """Compare if it is time to; `StateMismatch` if members differ."""
-        if not self.every or (step % self.every and not last):
+        if not self.due(step, last=last):
             return
         copies = self._copies(training)
         check_copies(self.world, copies, self.mesh.devices, f"after step {step}")
@@ -78,3 +84,38 @@ def every(asked: int | None, mesh: Mesh) -> int:
     if asked is not None:
         return asked
     return USUAL if mesh.unlike else 0
+
+
+def outputs(manifest: Manifest, count: int) -> list[TensorSpec]:
+    """The results of a run of `count` steps: losses, parameters and state."""
+    dtype = next(t.dtype for t in manifest.function("grad").results if t.role == "loss")
+    losses = TensorSpec(name=LOSSES, role="loss", shape=(count,), dtype=dtype)
+    return [losses, *kept(manifest)]
+
+
+def joined(
+    mesh: Mesh,
+    workers: int,
+    specs: Mapping[str, TensorSpec],
+    parts: Sequence[Mapping[str, NDArray]],
+) -> list[NDArray]:
+    """The results of all workers' members as whole tensors, by key.
+
+    The losses of several workers are [worker, step]. All workers must have the same
+    parameters, which is checked; the optimizer's state, which is their own, is the
+    first worker's.
+    """
+    first = joined_results(mesh, specs, parts[: mesh.size])
+    if workers == 1:
+        return first
+    shared = ("param", MODEL_STATE)
+    alike = {key: spec for key, spec in specs.items() if spec.role in shared}
+    joined_results(mesh.times(workers), alike, parts)
+    losses = {key: spec for key, spec in specs.items() if spec.role == "loss"}
+    each = [
+        joined_results(mesh, losses, parts[i : i + mesh.size])
+        for i in range(0, len(parts), mesh.size)
+    ]
+    by_key = dict(zip(specs, first, strict=True))
+    stacked = map(np.stack, zip(*each, strict=True))
+    return list((by_key | dict(zip(losses, stacked, strict=True))).values())

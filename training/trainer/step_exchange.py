@@ -22,6 +22,8 @@ _INNER = f"{OUTER}inner."
 class StepExchange(Exchange):
     """`@grad_sync` on the gradients of each inner step."""
 
+    joins = True
+
     def __init__(self, functions: Functions, steps: Steps) -> None:
         super().__init__(functions, steps)
         self._kept: Arrays = {}

@@ -4,8 +4,8 @@
                     ▲                                                            │
                     └──────────────── by role and name ◄─────────────────────────┘
 
-`pcp run --steps` makes them one by one; in a run with a shepherd an exchange may stand
-between `@grad` and `@apply` (`pcp.training.trainer.exchange`). Each member of a mesh
+An exchange may stand between `@grad` and `@apply` (`pcp.training.trainer.exchange`).
+Each member of a mesh
 runs this loop on its parts: the results of `@apply` on a member are the arguments of
 its next `@grad`, so members exchange data only by the program's own collectives.
 Parameters and state stay on the device; gradients live from `@grad` to `@apply`.
@@ -190,7 +190,11 @@ class Steps:
         """The metrics of the program beside each loss, by name, if it has any."""
 
     def start(self, seed: int, given: Arrays | None = None) -> None:
-        """Set first values: whole tensors in `given`, else results of `@init`.
+        """Set first values: whole tensors in `given`, else results of `@init`."""
+        self.hold(self.first(seed, given))
+
+    def first(self, seed: int, given: Arrays | None = None) -> dict[Key, np.ndarray]:
+        """First values on the host: whole tensors in `given`, else results of `@init`.
 
         `@init` does not run if all are given. `UsageError` if one that comes with the
         model is not given, and does not follow from those that are.
@@ -207,7 +211,7 @@ class Steps:
                 )
         named = [spec for spec in specs if spec.name in given]
         parts = {spec.key: self._part(given[spec.name], spec) for spec in named}
-        self.hold(self.initial(seed, parts if given else None))
+        return self.initial(seed, parts if given else None)
 
     def initial(self, seed: int, given: Values | None = None) -> dict[Key, np.ndarray]:
         """First values on the host: those given, and the other results of `@init`.

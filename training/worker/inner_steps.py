@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,8 @@ class InnerSteps:
         self._state, self._log = state, log
         self.place = place or Place()
         """The whereabouts of the worker's thread."""
+        self.stepped: Callable[[list[Any]], None] = lambda losses: None
+        """Is told the losses of each step when it is made."""
         self._corpus: Corpus | None = None
         self._batches: ReadAhead | None = None
         self._expected: tuple[list[Range], int] | None = None
@@ -162,6 +165,7 @@ class InnerSteps:
                 self.place.stepped()
                 partial_round.losses += losses
                 partial_round.steps += 1
+                self.stepped(losses)
             trainer.turn()
             for _ in range(padding):
                 check()

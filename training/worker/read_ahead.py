@@ -16,12 +16,13 @@ class ReadAhead:
     """The batches of a list of positions, in its order.
 
     `readers` threads read at most `ahead` batches that are not used yet. An error of
-    reading is raised where the batch is taken.
+    reading is raised where the batch is taken. Without readers nothing is read ahead:
+    batches that are in memory need no thread.
     """
 
     def __init__(self, read: Read, *, ahead: int, readers: int) -> None:
-        self._read, self._ahead = read, ahead
-        self._pool = ThreadPoolExecutor(readers, thread_name_prefix="pcp-data")
+        self._read, self._ahead = read, ahead if readers else 0
+        self._pool = ThreadPoolExecutor(readers or 1, thread_name_prefix="pcp-data")
         self._due: Iterator[np.ndarray] = iter(())
         self._begun: deque[Future[Batch]] = deque()
         self.waited = 0.0
@@ -36,6 +37,8 @@ class ReadAhead:
 
     def take(self) -> Batch:
         """The next batch; `IndexError` after the last."""
+        if not self._ahead:
+            return self._read_now()
         began = time.monotonic()
         batch = self._begun.popleft().result()
         self.waited += time.monotonic() - began
@@ -46,6 +49,12 @@ class ReadAhead:
         """Stop reading; a batch that is being read is finished."""
         self._drop()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _read_now(self) -> Batch:
+        positions = next(self._due, None)
+        if positions is None:
+            raise IndexError("no batch is left")
+        return self._read(positions)
 
     def _go_on(self) -> None:
         positions = next(self._due, None)

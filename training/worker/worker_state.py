@@ -203,10 +203,15 @@ class WorkerState:
         frozen = self.trainer.frozen
         mine |= prefixed(FROZEN, [*frozen], frozen.values())
         with self.lock:
-            self.committed = reached
+            self.advance(reached)
+            self._snapshot = (reached, self.trainer.shared | mine)
+
+    def advance(self, reached: int) -> None:
+        """The trainer's state is that of a committed round, which nobody asks for."""
+        with self.lock:
+            self.committed, self._snapshot = reached, None
             self.prepared = self.work = self.partial_round = None
             self.candidate, self.dirty = {}, False
-            self._snapshot = (reached, self.trainer.shared | mine)
 
     def catch_up(self, reached: int, shared: Arrays) -> None:
         """Hold a newer committed state, and keep the result of the inner steps.

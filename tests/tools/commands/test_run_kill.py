@@ -114,10 +114,10 @@ def _others_name(world: World, victim: int) -> None:
     [
         pytest.param("launch", 1, 3, marks=pytest.mark.slow),
         pytest.param("launch", 4, 0, marks=pytest.mark.slow),
-        ("sent", 3, 1),
+        pytest.param("sent", 3, 1, marks=pytest.mark.slow),
         pytest.param("sent", 1, 2, marks=pytest.mark.slow),
         pytest.param("call", 1, 1, marks=pytest.mark.slow),
-        ("call", 4, 2),
+        pytest.param("call", 4, 2, marks=pytest.mark.slow),
         pytest.param("call", 5, 0, marks=pytest.mark.slow),
     ],
 )

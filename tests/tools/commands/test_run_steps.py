@@ -121,6 +121,18 @@ def _named(name: str) -> dict[str, np.ndarray]:
             ["--steps", "2", "--inputs", "random:0", "--function", "grad"],
             "leave --function out",
         ),
+        (
+            ["--steps", "2", "--inputs", "random:0", "--resume"],
+            "--resume and --checkpoint-every go with --checkpoint DIR",
+        ),
+        (
+            ["--steps", "2", "--inputs", "random:0", "--checkpoint", "held"],
+            "--checkpoint held: there are checkpoints already; go on from them with",
+        ),
+        (
+            ["--inputs", "random:0", "--checkpoint", "held"],
+            "--checkpoint is for training, with --steps",
+        ),
         (["--steps", "2", "--inputs", "bad.npz"], "data.0 has shape [8, 5], not"),
         (["--steps", "2", "--inputs", "none.npz"], "no data 'data.1' is given"),
     ],
@@ -129,6 +141,7 @@ def test_what_cannot_be_trained_is_said(
     flags, says, spread_mlp: Path, tmp_path: Path, monkeypatch, capfd
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("held/checkpoints/round_00000001").mkdir(parents=True)
     save_npz("bad.npz", {"data.0": np.zeros((8, 5), np.float32)})
     save_npz("none.npz", {"data.0": np.zeros((8, 12), np.float32)})
     assert cli.main(["run", str(spread_mlp), *flags, "--out", "o.npz"]) == 2

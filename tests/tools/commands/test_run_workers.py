@@ -15,7 +15,7 @@ from helpers.worlds.bundle_runs import ran
 from pcp.bundle import Bundle, Manifest
 from pcp.errors import UsageError
 from pcp.tools import cli, compile
-from pcp.training.trainer import outer_loop
+from pcp.training.trainer import bundle_checks
 from pcp.training_plan import Asynchronous, EveryRound, EveryStep, Never
 
 MODEL = """
@@ -296,9 +296,9 @@ def test_a_bundle_without_rounds_has_no_outer_step(spread: Path) -> None:
     manifest = Bundle.read(spread).manifest
     functions = {n: f for n, f in manifest.functions.items() if n != "outer_step"}
     without = manifest.model_copy(update={"functions": functions})
-    outer_loop.check(manifest, WORKERS, 2, 4)
+    bundle_checks.check_rounds(manifest, WORKERS, 2, 4)
     with pytest.raises(UsageError, match="the bundle has no outer step"):
-        outer_loop.check(without, WORKERS, 2, 4)
+        bundle_checks.check_rounds(without, WORKERS, 2, 4)
 
 
 def test_an_algorithm_of_one_worker_has_no_several(spread: Path) -> None:
@@ -307,16 +307,16 @@ def test_an_algorithm_of_one_worker_has_no_several(spread: Path) -> None:
     alone = Bundle.read(spread).manifest.model_copy(
         update={"training": plan, "mesh": {}}
     )
-    outer_loop.check(alone, 1, 2, 4)
+    bundle_checks.check_rounds(alone, 1, 2, 4)
     with pytest.raises(UsageError, match="of one worker alone"):
-        outer_loop.check(alone, WORKERS, 2, 4)
+        bundle_checks.check_rounds(alone, WORKERS, 2, 4)
 
 
 def test_learners_on_their_own_clocks_have_no_rounds(spread: Path) -> None:
     plan = {"training": Asynchronous()}
     manifest = Bundle.read(spread).manifest.model_copy(update=plan)
     with pytest.raises(UsageError, match="workers do not all meet"):
-        outer_loop.check(manifest, WORKERS, 2, 4)
+        bundle_checks.check_rounds(manifest, WORKERS, 2, 4)
 
 
 @pytest.mark.parametrize(

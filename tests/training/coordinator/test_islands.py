@@ -14,6 +14,7 @@ from helpers.simulation.run_schedules import Schedule, first_violation
 from helpers.simulation.scheduled_connections import Wire
 from helpers.simulation.struck_islands import POINTS, first_torn
 
+from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.effects import Effect
 from pcp.training.coordinator.island import Island
 from pcp.training.coordinator.island_formation import (
@@ -23,6 +24,8 @@ from pcp.training.coordinator.island_formation import (
     larger_islands,
 )
 from pcp.training.coordinator.islands import Islands
+from pcp.training.coordinator.recovery import Recovery
+from pcp.training.coordinator.roster import Member
 from pcp.training.storage.ledger_state import Progress
 from pcp.training.wire.message import (
     VERSION,
@@ -32,6 +35,8 @@ from pcp.training.wire.messages import (
     Hello,
 )
 
+SLOW_HOLDERS = (1574, 1583, 1646, 1662, 1668, 1671)
+"""Seeds in which an island does not hand out its state in time."""
 ELSEWHERE = pytest.mark.parametrize("point", POINTS)
 
 
@@ -96,6 +101,34 @@ def test_islands_lose_ranks_and_come_back() -> None:
         lines += [line for line in run.trace if "island" in line or "its rank" in line]
     for what in ("all on", "filled by newcomers", "are back", "its rank 1", "rank 0"):
         assert sum(what in line for line in lines) >= 3, what
+
+
+def test_a_state_that_an_island_hands_not_out_comes_from_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank by rank, of one round: `Checks` refuses all else. It is doubted, too."""
+    left, asked = set[str](), set[str]()
+    restore, ask = Recovery._restore, Saver._ask
+
+    def restoring(
+        self: Recovery, member: Member, address: str | None, **said: Any
+    ) -> None:
+        last, holders = member.taking.get("source"), self._run.roster.holders
+        names = [holder.name for holder in holders(self._run.committed)]
+        if member.lacked and last in names and len(names) > 1:
+            assert said["source"] != last, f"{member.name} asks it again, of {names}"
+            left.add(last)
+        restore(self, member, address, **said)
+
+    def asking(self: Saver, member: Member) -> None:
+        asked.add(member.name)
+        ask(self, member)
+
+    monkeypatch.setattr(Recovery, "_restore", restoring)
+    monkeypatch.setattr(Saver, "_ask", asking)
+    for seed in SLOW_HOLDERS:
+        Schedule(seed, "together", 2).go()
+    assert left & asked
 
 
 def rank(
