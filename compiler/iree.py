@@ -69,7 +69,9 @@ def common_flags(text: str) -> tuple[str, ...]:
     return COMMON_FLAGS + DIRECT + IN_PLACE + placed
 
 
-_ERROR = re.compile(r"^((?P<where>.+?:\d+:\d+|[^:\s]+): )?error: (?P<what>.*)$")
+_ERROR = re.compile(
+    r"^((?P<where>.+?:\d+:\d+|<unknown>:0|[^:\s]+): )?error: (?P<what>.*)$"
+)
 _IGNORED_CPU = re.compile(r"'([^']*)' is not a recognized processor")
 # IREE ends many a message with the whole op or target description.
 _TAIL = re.compile(r"\s*(:\s*%\d+(:\d+)? =|:\s*\"|for backend #|in #hal\.|#hal\.).*$")
@@ -224,13 +226,19 @@ def _refuse_late(dumps: Path) -> None:
 
 
 def first_error(stderr: str) -> Failure:
-    """The first error line of iree-compile's output, cut for a person."""
-    for line in stderr.splitlines():
-        if match := _ERROR.match(line):
-            where, what = match["where"] or "", _TAIL.sub("", match["what"])
-            position = re.search(r"(\d+:\d+)$", where)
-            return Failure(_cut(what), position.group(1) if position else "")
-    return Failure(f"iree-compile failed{_last(stderr)}", "")
+    """The first error line of iree-compile's output, cut for a person.
+
+    Where there is one, the first that says its place: what LLVM says first is less.
+    """
+    found = [
+        Failure(_cut(_TAIL.sub("", match["what"])), position[1] if position else "")
+        for line in stderr.splitlines()
+        if (match := _ERROR.match(line))
+        for position in [re.search(r"(\d+:\d+)$", match["where"] or "")]
+    ]
+    if not found:
+        return Failure(f"iree-compile failed{_last(stderr)}", "")
+    return next((each for each in found if each.where), found[0])
 
 
 def _refuse_unknown_cpu(stderr: str) -> None:

@@ -7,11 +7,13 @@ body. Each such value is then, in this order of preference,
 * an invariant carry: the same in every iteration, read from outside;
 * made again, if it costs nothing to keep it out of memory: a constant, an index
   computation, a slice of something invariant, a broadcast of something small;
+* made again, where it is the exponentials of attention (`weights`);
 * kept: the forward loop writes it to a tape of one slot an iteration.
 """
 
 from collections.abc import Callable
 
+from pcp.autodiff.loops.weights import made_again
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis.loops import Counter, invariant, returned
@@ -50,6 +52,7 @@ class Residuals:
         self._free: dict[Value, bool] = {}
         self._known: dict[Value, Value] = {self._body.arguments[counter.index]: step}
         self._count = count
+        self._again = made_again(self._body)
         self._inside = set(self._body.arguments)
         for op in self._body.operations:
             self._inside.update(op.results)
@@ -92,7 +95,8 @@ class Residuals:
             return (
                 self._operands[index] if self._invariant[index] else self._tape(value)
             )
-        if self._is_free(value) or self._is_worth_remaking(owner):
+        again = value in self._again or self._is_worth_remaking(owner)
+        if again or self._is_free(value):
             copy = owner.operation.clone().operation
             for operand in set(owner.operands):
                 # The clone was inserted first: bring what it needs in front of it.

@@ -109,3 +109,32 @@ func.func @carries(%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>) -> (
   }
   return %r#1, %r#2, %r#3 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
 }
+
+// -----
+
+// Where neighbours lie apart a table is copied, and each slice that is sorted.
+// CHECK-LABEL: func.func @views
+func.func @views(%x: tensor<4x5x6xf32>, %i: tensor<7x1xi32>) -> (tensor<7x5xf32>, tensor<7x6xf32>, tensor<5x6xf32>) {
+  // CHECK-DAG: %[[COLUMN:.*]] = stablehlo.reshape %{{.*}} : (tensor<4x5x1xf32>) -> tensor<4x5xf32>
+  // CHECK-DAG: %[[TABLE:.*]] = stablehlo.optimization_barrier %[[COLUMN]]
+  // CHECK-DAG: "stablehlo.gather"(%[[TABLE]],
+  // CHECK-DAG: %[[ROWS:.*]] = stablehlo.reshape %{{.*}} : (tensor<4x1x6xf32>) -> tensor<4x6xf32>
+  // CHECK-DAG: "stablehlo.gather"(%[[ROWS]],
+  // CHECK-DAG: %[[FIRST:.*]] = stablehlo.reshape %{{.*}} : (tensor<1x5x6xf32>) -> tensor<5x6xf32>
+  // CHECK-DAG: %[[HELD:.*]] = stablehlo.optimization_barrier %[[FIRST]]
+  // CHECK-DAG: "stablehlo.sort"(%[[HELD]])
+  %c = stablehlo.slice %x [0:4, 0:5, 2:3] : (tensor<4x5x6xf32>) -> tensor<4x5x1xf32>
+  %column = stablehlo.reshape %c : (tensor<4x5x1xf32>) -> tensor<4x5xf32>
+  %0 = "stablehlo.gather"(%column, %i) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 5>}> : (tensor<4x5xf32>, tensor<7x1xi32>) -> tensor<7x5xf32>
+  %r = stablehlo.slice %x [0:4, 1:2, 0:6] : (tensor<4x5x6xf32>) -> tensor<4x1x6xf32>
+  %rows = stablehlo.reshape %r : (tensor<4x1x6xf32>) -> tensor<4x6xf32>
+  %1 = "stablehlo.gather"(%rows, %i) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 6>}> : (tensor<4x6xf32>, tensor<7x1xi32>) -> tensor<7x6xf32>
+  %f = stablehlo.slice %x [0:1, 0:5, 0:6] : (tensor<4x5x6xf32>) -> tensor<1x5x6xf32>
+  %first = stablehlo.reshape %f : (tensor<1x5x6xf32>) -> tensor<5x6xf32>
+  %2 = "stablehlo.sort"(%first) <{dimension = 0 : i64}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %less = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<5x6xf32>) -> tensor<5x6xf32>
+  return %0, %1, %2 : tensor<7x5xf32>, tensor<7x6xf32>, tensor<5x6xf32>
+}

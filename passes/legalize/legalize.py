@@ -68,6 +68,7 @@ class Legalize(Pass):
     - a convolution with one place along a dim leaves out what no window covers;
     - unsigned integers are reversed and combined in windows as signed ones, and a
       reversal of a strided slice is a slice of a reversal;
+    - a slice that is sorted is copied, as is a table of which neighbours lie apart;
     - whether a number is its own floor is asked of its nearest whole number;
     - a product or convolution over an empty dimension is zeros;
     - the negation of a summand moves behind the sum;
@@ -230,13 +231,14 @@ LAST: Rules = {
     "stablehlo.dot": narrow.contraction,
     "stablehlo.dot_general": narrow.contraction,
     "stablehlo.dynamic_update_slice": loops.own_updated,
+    "stablehlo.gather": indexing.hold_strided,
     "stablehlo.if": _first(loops.own_branches, loops.own_handed_on),
     "stablehlo.imag": complex_.imag,
     "stablehlo.real": complex_.real,
     "stablehlo.reduce": narrow.reduction,
     "stablehlo.reduce_window": narrow.reduction,
     "stablehlo.scatter": loops.own_updated,
-    "stablehlo.sort": loops.own_updated,
+    "stablehlo.sort": _first(indexing.hold_slices, loops.own_updated),
     "stablehlo.while": _first(
         loops.own_carries, loops.own_handed_on, loops.read_carries
     ),

@@ -1,7 +1,10 @@
-"""gather and the dynamic slices as IREE takes them: in range.
+"""gather and the slices as IREE takes them: in range, and not where they lie.
 
 IREE's gather reads whatever lies at an index outside of the operand. So indices
 are clamped; where they are provably in range (see ranges.py) nothing is emitted.
+
+IREE joins a slice with the op that reads it, and reads it where it lies. What it cannot
+read so, a barrier holds in memory of its own.
 """
 
 from collections.abc import Sequence
@@ -9,9 +12,15 @@ from collections.abc import Sequence
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.passes.analysis import ranges
-from pcp.passes.core.rewriting import attributes, ints
+from pcp.passes.core.rewriting import attributes, defining, ints
 
 Values = Sequence[ir.Value]
+
+#: Ops that IREE joins with the load in front of them.
+_PASSED = tuple(
+    f"stablehlo.{name}"
+    for name in ("bitcast_convert", "convert", "reshape", "slice", "transpose")
+)
 
 
 # --- gather ---
@@ -78,3 +87,55 @@ def _convert_starts(op: ir.Operation, first: int, sizes: Sequence[int]) -> None:
         inside = hlo.clamp(hlo.scalar(0, element), start, hlo.scalar(bound, element))
         wide = hlo.convert(inside, ir.IntegerType.get_signless(32))
         op.operands[first + d] = wide
+
+
+# --- slices that others read ---
+
+
+def hold_strided(gather: ir.Operation) -> None:
+    """A barrier in front of a table of which neighbours lie apart, in place.
+
+    IREE finds no vector instruction: "failed to translate the MLIR LLVM dialect".
+    """
+    if is_strided(gather.operands[0]):
+        gather.operands[0] = hlo.optimization_barrier(gather.operands[0])
+
+
+def hold_slices(sort: ir.Operation) -> None:
+    """A barrier in front of each slice that is sorted, in place.
+
+    IREE would sort it where it lies: "write affecting operations on global resources".
+    """
+    for i, x in enumerate(sort.operands):
+        if _slice(x) is not None:
+            sort.operands[i] = hlo.optimization_barrier(x)
+
+
+def is_strided(x: ir.Value) -> bool:
+    """Whether it is a slice of which neighbours lie apart, moved or converted since."""
+    while (made := defining(x)) is not None:
+        if (cut := _slice(x)) is not None and _step(cut) > 1:
+            return True
+        if made.name not in _PASSED:
+            return False
+        x = made.operands[0]
+    return False
+
+
+def _slice(x: ir.Value) -> ir.Operation | None:
+    """The op that cuts `x` out of another tensor, but for a reshape behind it."""
+    while (reshape := defining(x, "reshape")) is not None:
+        x = reshape.operands[0]
+    return defining(x, "slice") or defining(x, "dynamic_slice")
+
+
+def _step(cut: ir.Operation) -> int:
+    """Elements from one element of a slice to the next one, in memory."""
+    shape, kept = (hlo.shape_of(x) for x in (cut.operands[0], cut.results[0]))
+    steps = ints(cut, "strides") if "strides" in cut.attributes else [1] * len(shape)
+    size = 1
+    for whole, part, step in zip(shape[::-1], kept[::-1], steps[::-1], strict=True):
+        if part > 1:
+            return size * step
+        size *= whole
+    return 1

@@ -11,6 +11,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.core.elementwise import body_kind
 from pcp.passes.core.rewriting import attributes, defining, ints
+from pcp.passes.legalize.legalize_indexing import is_strided
 
 Value = ir.Value
 Values = Sequence[Value]
@@ -25,17 +26,11 @@ _COMBINE: dict[str, Callable[[Value, Value], Value]] = {
     "xor": hlo.xor,
 }
 
-#: Ops that IREE joins with the load in front of them.
-_PASSED = tuple(
-    f"stablehlo.{name}"
-    for name in ("bitcast_convert", "convert", "reshape", "slice", "transpose")
-)
-
 
 def reverse(op: ir.Operation) -> Values | None:
     """The reversal of signed integers, and of a whole tensor before it is sliced."""
     (x,), dims = op.operands, ints(op, "dimensions")
-    if _is_unsigned(x) or _strided(x, dims) is not None or _comes_strided(x):
+    if _is_unsigned(x) or _strided(x, dims) is not None or is_strided(x):
         return [_reversed(x, dims)]
     return None
 
@@ -49,22 +44,11 @@ def _reversed(x: Value, dims: Sequence[int]) -> Value:
             size, last = hlo.shape_of(source)[d], (limit - 1 - start) // step * step
             spans[d] = (size - 1 - start - last, size - start, step)
         return hlo.slice_(source, *zip(*spans, strict=True))
-    if _comes_strided(x):
+    if is_strided(x):
         x = hlo.optimization_barrier(x)
     if _is_unsigned(x):
         return hlo.bitcast_convert(hlo.reverse(_signed(x), dims), x.type)
     return hlo.reverse(x, dims)
-
-
-def _comes_strided(x: Value) -> bool:
-    """Whether it is a slice that skips elements, moved or converted since."""
-    while (made := defining(x)) is not None:
-        if _strided(x, range(len(hlo.shape_of(x)))) is not None:
-            return True
-        if made.name not in _PASSED:
-            return False
-        x = made.operands[0]
-    return False
 
 
 def _strided(x: Value, dims: Sequence[int]) -> ir.Operation | None:

@@ -20,6 +20,7 @@ import pcp
 INF = np.inf
 REAL = np.array([-0.5, -1.5, 3.3, -1e-30, 1e-30, 0.0, -0.0, 2.0, -3.0], np.float32)
 ROWS = np.random.default_rng(0).normal(size=(7, 9)).astype(np.float32)
+AT = np.array([0, 2, 1])
 POWERS = np.array([-INF, INF, complex(-2, 0), complex(2, 3), 0], np.complex64)
 
 
@@ -77,6 +78,9 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Any]] = {
     "keys": (_keys, np.float32(2.0)),
     "reversed slice": (lambda x: x[::-2, ::3][:, ::-1] * 2, ROWS),
     "sums of a reversed slice": (lambda x: jnp.cumsum(x[0][8:1:-3]), ROWS),
+    "reversed column": (lambda x: x.reshape(3, 7, 3)[:, :, 0][:, ::-1], ROWS),
+    "places in a column": (lambda x: x.reshape(3, 7, 3)[..., 1][AT, AT + 1], ROWS),
+    "sorted columns": (lambda x: jnp.sort(x[:, 1:3], 0), ROWS),
     "of nothing": (_nothing, np.zeros((0, 3), np.float32)),
     "integers to bf16": (
         lambda n: (n.astype(jnp.bfloat16) * 2).astype(jnp.float32),

@@ -100,6 +100,8 @@ def test_success_without_output_is_a_failure(
             "failed to run translation of source executable to target executable",
         ),
         ("note\nx.mlir:1:2: warning: w\nx.mlir:4:5: error: e", "4:5", "e"),
+        ("<unknown>:0: error: a\nx.mlir:4:5: error: b\n", "4:5", "b"),
+        ("<unknown>:0: error: a\n<unknown>:0: error: b\n}", "", "a"),
         ("error: no input", "", "no input"),
         ("", "", "iree-compile failed"),
     ],

@@ -268,3 +268,54 @@ def test_what_is_no_attention_stays(why: str) -> None:
     names = [op.name for op in operations(module)]
     assert "flow.dispatch" not in names
     assert "stablehlo.exponential" in names
+
+
+LAYERS = 3
+
+
+@dataclass(frozen=True)
+class Layers(Form):
+    """Layers of attention in a loop, each with weights of its own."""
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Drawn weights of all layers, and what the first one gets."""
+        random, wide = np.random.default_rng(4), self.heads * self.width
+        weights = {
+            name: random.normal(size=(LAYERS, wide, wide), scale=wide**-0.5)
+            for name in ("k", "o", "q", "v")
+        }
+        given = weights | {"x": random.normal(size=(2, self.rows, wide))}
+        return {name: value.astype(np.float32) for name, value in given.items()}
+
+    def loss(self, x: dict[str, jax.Array]) -> jax.Array:
+        """One number."""
+        weights = {name: x[name] for name in ("k", "o", "q", "v")}
+        out, _ = jax.lax.scan(lambda y, w: (self._layer(y, w), None), x["x"], weights)
+        return (out**2).sum()
+
+    def _layer(self, x: jax.Array, weights: dict[str, jax.Array]) -> jax.Array:
+        heads = (*x.shape[:2], self.heads, self.width)
+        q, k, v = ((x @ weights[name]).reshape(heads) for name in "qkv")
+        return x + self.attention(q, k, v).reshape(x.shape) @ weights["o"]
+
+
+LOOP = Layers(partial(library, is_causal=True))
+
+
+def test_a_loop_of_layers_keeps_no_weights() -> None:
+    text = str(_own(_grad("main", LOOP)))
+    assert text.count("flow.dispatch") == 3  # the largest of rows are found twice
+    assert "stablehlo.exponential" not in text
+    assert f"tensor<{LAYERS}x2x40x32xf32>" in text  # what layers get is kept
+    assert "2x40x40xf32" not in text
+
+
+@pytest.mark.slow  # Compiled and run; what is in the loop has quick tests.
+def test_a_loop_of_layers_has_the_slopes_of_jax(iree: Iree) -> None:
+    given = LOOP.parameters()
+    got = iree.run(str(_own(_grad("main", LOOP))), list(given.values()))
+    with jax.default_matmul_precision("highest"):
+        total, slopes = jax.value_and_grad(LOOP.loss)(given)
+    assert abs(got[0] - total) < 1e-5 * total
+    for value, name in zip(got[1:], slopes, strict=True):
+        _assert_near(value, np.asarray(slopes[name]), name)
