@@ -86,11 +86,16 @@ def _check_checkpoints(flags: Namespace) -> None:
             f"--checkpoint-every {flags.checkpoint_every}: a number of whole rounds, "
             f"of {counted(tau, 'step')} each"
         )
-    if not flags.resume and checkpoint.folders(flags.checkpoint):
+    if not flags.resume and kept(flags):
         raise UsageError(
             f"--checkpoint {flags.checkpoint}: there are checkpoints already; go on "
             "from them with --resume, or name another folder"
         )
+
+
+def kept(flags: Namespace) -> bool:
+    """Whether there are checkpoints to go on from."""
+    return bool(flags.checkpoint and checkpoint.folders(flags.checkpoint))
 
 
 def outputs(manifest: Manifest, name: str, flags: Namespace) -> list[TensorSpec]:

@@ -320,7 +320,7 @@ def _processes(flags: Namespace, name: str, outs: Sequence[Path]) -> None:
         except processes.MemberKilled as fault:
             if not left:
                 raise
-            left, again = left - 1, flags.checkpoint is not None
+            left, again = left - 1, run_steps.kept(flags)
             whence = "the newest checkpoint" if again else "the first step"
             print(f"{fault}; they begin again from {whence}", flush=True)
 
