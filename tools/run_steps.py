@@ -51,8 +51,9 @@ def check(manifest: Manifest, flags: Namespace) -> None:
     if flags.steps is None:
         if flags.workers or flags.tau:
             raise UsageError("--workers and --tau are for training, with --steps")
-        if flags.checkpoint:
-            raise UsageError("--checkpoint is for training, with --steps")
+        if flags.checkpoint is not None or flags.resume or flags.checkpoint_every:
+            names = "--checkpoint, --checkpoint-every and --resume"
+            raise UsageError(f"{names} are for training, with --steps")
         flags.workers = 1
         return
     if flags.steps < 1:
@@ -78,6 +79,8 @@ def _check_checkpoints(flags: Namespace) -> None:
         if flags.resume or flags.checkpoint_every is not None:
             raise UsageError("--resume and --checkpoint-every go with --checkpoint DIR")
         return
+    if not flags.checkpoint:
+        raise UsageError("--checkpoint '': name a folder")
     tau = flags.tau or 1
     if flags.checkpoint_every is None:
         flags.checkpoint_every = max(tau, USUAL - USUAL % tau)

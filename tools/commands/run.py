@@ -241,7 +241,9 @@ def _of_member(
     trainer.join(groups)
     besides = run_steps.besides(bundle, own, flags, world, groups)
     program = trainer.functions.program
-    with closing(trainer), _traced(world, program, groups, flags):
+    kept = besides.get("checkpoints")
+    folder = nullcontext() if kept is None or flags.rank else kept.alone()
+    with closing(trainer), folder, _traced(world, program, groups, flags):
         return run_steps.train(trainer, manifest, flags, groups, **besides)
 
 

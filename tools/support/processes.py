@@ -43,8 +43,8 @@ def ranks(
 ) -> Iterator[Sequence[Process]]:
     """Processes that met where rank 0 listens; all have ended behind the block.
 
-    Rank 0 prints its address behind `prefix`. Raises `PcpError` if it ends before, which
-    is `MemberKilled` where a signal ended it.
+    Rank 0 prints its address behind `prefix`. Raises `PcpError` if it ends before,
+    `MemberKilled` where a signal ended it.
     What it prints after that `hear` gets, line by line and in a thread, or who reads
     its output inside the block.
     """
