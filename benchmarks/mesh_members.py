@@ -78,7 +78,7 @@ def compile_bundle(text: str, folder: Path, name: str, flags: list[str]) -> Path
 def run_members(
     bundle: Path, steps: int, slow: dict[int, float] | None = None
 ) -> list[Report]:
-    """Train for some steps with a process for each device; rank -> report.
+    """Train for some steps with a process for each device, or one; rank -> report.
 
     A member of `slow` works on after each step until it has used that many times the
     processor's seconds that the step cost it. Unlike a pause this slows it down as
@@ -87,7 +87,7 @@ def run_members(
     """
     from pcp.bundle import Bundle
 
-    count = Bundle.read(bundle).manifest.partition_mesh().size
+    count = Bundle.read(bundle).manifest.worker_mesh().size
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(count)]
     members = [
@@ -131,14 +131,14 @@ def _member(
 
     bundle = Bundle.read(path)
     manifest = bundle.manifest
-    mesh = manifest.partition_mesh()
+    mesh = manifest.worker_mesh()
     meeting: Any = Rendezvous.listen("127.0.0.1:0") if rank == 0 else pipe.recv()
     if rank == 0:
         pipe.send(meeting.address)
     world = Communicator.connect(meeting, rank=rank, world_size=mesh.size, timeout=120)
     device = Device("local-sync", caching=slowness is not None)
     with world:
-        groups = MeshGroups.of(world, manifest)
+        groups = MeshGroups.of(world, manifest) if manifest.programs else None
         program = Program.load(bundle, device, communicator=groups)
         training = Steps(program, manifest, mesh, mesh.members[rank])
         training.start(0, _values(manifest, ("param", "state")))
@@ -154,7 +154,8 @@ def _member(
         pipe.send(Report(training.nbytes, peak, seconds, losses))
         training.close()
         program.close()
-        groups.close()
+        if groups is not None:
+            groups.close()
 
 
 def work_on(until: float) -> None:

@@ -7,8 +7,9 @@ decides. An entry lists the axes of each dimension, later ones left out are whol
 What the program says itself holds before a pattern; a name of the file that says
 otherwise than the program is an error. State of the optimizer (`m.w`) lies as its
 parameter (`w`) unless a pattern names it, and so does a gradient. `auto` cuts the
-first dimension of data along the axis "dp", and parameters along "tp" in the groups
-of the planner, where the program itself cuts nothing along it.
+first dimension of data along the axis "dp", the second, a sequence, along "sp", and
+parameters along "tp" in the groups of the planner, where the program itself cuts
+nothing along it.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.dialect.roles import LIKE_PARAMETERS, OF_PARAMETERS, parameter_of
 from pcp.errors import ConfigError, nearest
-from pcp.layout import Layout
+from pcp.layout import Axes, Layout
 from pcp.mesh import Mesh
 from pcp.passes.core.functions import (
     NAME,
@@ -40,7 +41,9 @@ from pcp.passes.sharding.inline_calls import inline_calls
 from pcp.passes.sharding.layout import SHARDING, from_attribute, to_attribute
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 
-BATCH_AXIS = "dp"
+BATCH_AXIS, SEQUENCE_AXIS = "dp", "sp"
+DATA_AXES = (BATCH_AXIS, SEQUENCE_AXIS)
+"""The axes of data's first dimensions."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +135,11 @@ def annotate(
         _check_names(rules, module)
     elif automatic and TENSOR_AXIS in idle_axes(module, mesh):
         rules = Rules.grouped(module, mesh, entry)
-    automatic = automatic and BATCH_AXIS in mesh.axes
+    data = [(a,) if a in mesh.axes else () for a in DATA_AXES if automatic]
     count = 0
     for function in functions(module):
         for which in ("arg_attrs", "res_attrs"):
-            count += _ports(function, which, mesh, rules, automatic)
+            count += _ports(function, which, mesh, rules, data)
     return count
 
 
@@ -225,7 +228,7 @@ def _ports(
     which: str,
     mesh: Mesh,
     rules: Rules | None,
-    automatic: bool,
+    data: Sequence[Axes],
 ) -> int:
     type_ = function_type(function)
     types = list(type_.inputs if which == "arg_attrs" else type_.results)
@@ -239,14 +242,9 @@ def _ports(
         shape = tuple(ir.RankedTensorType(port).shape)
         if rules is not None:
             layout = rules.layout(name, role, shape)
-        if (
-            layout is None
-            and automatic
-            and role == "data"
-            and shape
-            and which == "arg_attrs"
-        ):
-            layout = Layout(((BATCH_AXIS,), *((),) * (len(shape) - 1)))
+        cut = data[: len(shape)]
+        if layout is None and any(cut) and role == "data" and which == "arg_attrs":
+            layout = Layout((*cut, *((),) * (len(shape) - len(cut))))
         if layout is None and role in LIKE_PARAMETERS:
             layout = Layout.replicated(len(shape))  # alike in every function
         wanted = None if layout is None else to_attribute(layout, mesh.name)

@@ -18,6 +18,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.core.rewriting import before, replace
 from pcp.passes.kernels.attention import Attention, Matrix, Result, find
+from pcp.passes.kernels.bring_forward import bring_forward
 from pcp.passes.kernels.own_dispatch import Executables, KernelCall
 from pcp.passes.kernels.own_places import COLUMNS, ROWS, Grid, Label
 from pcp.passes.kernels.scores import Hidden
@@ -106,8 +107,6 @@ def _sites(
     found: Attention, block: ir.Block
 ) -> tuple[ir.Operation, ir.Operation] | None:
     """Where the kernels can stand: behind what they read, before what reads them."""
-    ops = [view.operation for view in block.operations]
-    order = {op: number for number, op in enumerate(ops)}
     named = _operands(found)
     g = named.pop("g", None)
     given = [matrix.base for matrix in named.values()]
@@ -119,6 +118,10 @@ def _sites(
     read = [*given, *([g.base] if g else []), *([found.d.value] if found.d else [])]
     if not all(_is_seen(value, block) for value in read):
         return None
+    bring_forward(given, [op.result for op in (*others, *slopes)], block)
+    bring_forward(read, [op.result for op in slopes], block)
+    ops = [view.operation for view in block.operations]
+    order = {op: number for number, op in enumerate(ops)}
     first = _after(given, order)
     last = max(first, _after(read, order))
     if _is_before(first, others, order) and _is_before(last, slopes, order):

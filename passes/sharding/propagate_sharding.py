@@ -11,6 +11,9 @@ An axis that two factors of an op claim is settled last, as it costs least bytes
 Rows of 8 that an axis of 4 cuts become 2 x 4: the axis ends inside of the second
 dimension, so that only its parts, 2 and 2, cut the result. Then the axis gives way to
 these, as Shardy splits axes, and all is done again.
+
+So it is where rows and columns of attention's scores claim one axis, since it cuts the
+sequence: then the scores are constrained (`rules.attention`), and all is done again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,6 +39,7 @@ from pcp.passes.sharding.layout import (
 from pcp.passes.sharding.mesh import Mesh, only_mesh
 from pcp.passes.sharding.ports import set_port_shardings
 from pcp.passes.sharding.propagation import Propagation
+from pcp.passes.sharding.rules.attention import scores_layout
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,8 @@ class PropagateSharding(Pass):
     `pcp.constraint` on values. A dimension written as a list of axes is closed: it
     stays as it is; `#pcp.dim<[..], 0, p>` is open, and speaks only from priority p
     on. Calls are inlined, what a callee says of its arguments and results with them,
-    and constants are made for each op that reads them. Leaves `pcp.sharding` on every
+    and constants are made for each op that reads them. Attention of a sequence that is
+    cut is constrained to lie by heads, or by queries. Leaves `pcp.sharding` on every
     argument, result and op; annotated ones as they were. An axis that a reshape takes
     apart gives way to its parts, and meshes over the same devices are one. Idempotent.
     With `explain=true` each op says in `pcp.why` from where every axis of its results
@@ -94,11 +99,36 @@ def _propagated(module: ir.Module, mesh: Mesh) -> list[Propagation]:
         cuts: dict[str, set[int]] = {}
         for axis, place in (cut for each in found for cut in cuts_at_reshapes(each)):
             cuts.setdefault(axis, set()).add(place)
-        if not (cuts := _nested(cuts)):
+        if cuts := _nested(cuts):
+            (op,) = sub_axes.meshes_of(module)
+            sub_axes.cut_axes(module, op, cuts)
+            mesh = only_mesh(module)
+        elif not any([_constrain_scores(each) for each in found]):
             return found
-        (op,) = sub_axes.meshes_of(module)
-        sub_axes.cut_axes(module, op, cuts)
-        mesh = only_mesh(module)
+
+
+def _constrain_scores(found: Propagation) -> bool:
+    """Say how attention's scores are to lie where one axis is claimed twice."""
+    any_ = False
+    for node in found.graph.nodes:
+        layouts = [found.tensors[value].layout() for value in node.values]
+        if layout := scores_layout(node.op, node.rule, layouts, found.mesh):
+            _constrain(node.op, layout, found.mesh)
+            any_ = True
+    return any_
+
+
+def _constrain(op: ir.Operation, layout: Layout, mesh: Mesh) -> None:
+    """Behind the op its result laid out so, for all that reads it."""
+    with ir.InsertionPoint(op), op.location:
+        said = ir.Operation.create(
+            "pcp.constraint",
+            operands=[op.result],
+            results=[op.result.type],
+            attributes={"sharding": to_attribute(layout, mesh.name)},
+        )
+    said.move_after(op)
+    op.result.replace_all_uses_except(said.result, said)
 
 
 def _nested(cuts: dict[str, set[int]]) -> dict[str, set[int]]:

@@ -272,6 +272,21 @@ def zero3_tp(name: str, shape: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
     return cut | ({free[0]: ("dp",)} if free else {})
 
 
+def sp(name: str, shape: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
+    """Every member has a part of the sequence."""
+    return {1: ("sp",)} if name.startswith("data.") else {}
+
+
+def dp_sp(name: str, shape: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
+    """A part of the sequences of a part of the batch."""
+    return dp(name, shape) | sp(name, shape)
+
+
+def sp_tp(name: str, shape: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
+    """A part of the sequence, and of the weights."""
+    return sp(name, shape) | tp(name, shape)
+
+
 #: Plan name -> (mesh, plan).
 PLANS: dict[str, tuple[dict[str, int], Plan]] = {
     "dp2": ({"dp": 2}, dp),
@@ -282,6 +297,13 @@ PLANS: dict[str, tuple[dict[str, int], Plan]] = {
     "zero3": ({"dp": 4}, zero3),
     "dp2-tp2": ({"dp": 2, "tp": 2}, dp_tp),
     "zero3-tp2": ({"dp": 2, "tp": 2}, zero3_tp),
+}
+
+#: Those of models that look at sequences.
+SEQUENCES: dict[str, tuple[dict[str, int], Plan]] = {
+    "sp4": ({"sp": 4}, sp),
+    "dp2-sp2": ({"dp": 2, "sp": 2}, dp_sp),
+    "sp2-tp2": ({"sp": 2, "tp": 2}, sp_tp),
 }
 
 

@@ -50,7 +50,7 @@ def test_random_programs_over_parts_of_axes_are_equal(first: int, elsewhere) -> 
 
 
 def _model_error(name: str, plan: str) -> float:
-    axes, cut = sharded.PLANS[plan]
+    axes, cut = (sharded.PLANS | sharded.SEQUENCES)[plan]
     arguments = sharded.models()[name].arguments
     expected = whole(sharded.gradient_text(name), arguments)
     found = partitioned(sharded.annotate(name, axes, cut), arguments)
@@ -67,6 +67,7 @@ EVERY = [
     for plan, (axes, cut) in sharded.PLANS.items()
     if sharded.fits(model, axes, cut)
 ]
+EVERY += [(m, p) for m in ("block", "gpt", "llama") for p in sharded.SEQUENCES]
 
 
 @pytest.mark.parametrize(

@@ -21,19 +21,21 @@ from pcp.tools.commands import run
 from pcp.tools.support import tensor_files
 from pcp.tools.support.tensor_files import save
 
-#: The models' gradients under these plans, compiled by IREE: thirty of them, and
-#: images cut along rows and columns.
+#: The models' gradients under these plans, compiled by IREE: thirty of them,
+#: images cut along rows and columns, and a sequence.
 EVERY = [
     (model, plan)
     for model in ("mlp", "cnn", "gpt", "llama")
     for plan, (axes, cut) in sharded.PLANS.items()
     if sharded.fits(model, axes, cut)
-] + [("cnn", "rows4"), ("scene", "rows2-columns2")]
+]
+EVERY += [("cnn", "rows4"), ("scene", "rows2-columns2"), ("gpt", "sp4")]
 FAST = {("mlp", "zero3-tp2")}
 
 
 def _compile(model: str, plan: str, folder: Path) -> Path:
-    axes, cut = (sharded.PLANS | sharded.SPATIAL)[plan]
+    plans = sharded.PLANS | sharded.SPATIAL | sharded.SEQUENCES
+    axes, cut = plans[plan]
     text = folder / "model.mlir"
     text.write_text(sharded.annotate(model, axes, cut))
     bundle = folder / "model.pcp"
