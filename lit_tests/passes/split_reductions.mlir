@@ -25,8 +25,8 @@ func.func @columns(%x: tensor<512x3x512xf32>) -> tensor<3xf32> {
 // Nothing divides 20011: 39 chunks, and what is left.
 // CHECK-LABEL: @prime
 // CHECK: %[[W:.*]] = stablehlo.slice %arg0 [0:19968]
-// CHECK: stablehlo.reshape %[[W]] : (tensor<19968xf32>) -> tensor<39x512xf32>
 // CHECK: stablehlo.slice %arg0 [19968:20011]
+// CHECK: stablehlo.reshape %[[W]] : (tensor<19968xf32>) -> tensor<39x512xf32>
 // CHECK: stablehlo.add
 func.func @prime(%x: tensor<20011xf32>) -> tensor<f32> {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
