@@ -9,6 +9,7 @@ import atexit
 import gc
 import math
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -257,10 +258,28 @@ def _opened(uri: str, allocators: Any) -> tuple[Any, Any]:
     such as an error with its frames, in any order.
     """
     driver = rt.get_driver(uri.partition("://")[0])
+    _warn_of_software(uri)
     # The call takes names; the wheel's stub has objects.
     hal = driver.create_device_by_uri(_address(uri), allocators=allocators)
     _kept.append(handle := (rt.VmInstance(), hal))
     return handle
+
+
+def _warn_of_software(uri: str) -> None:
+    """Mesa's LP_MAX_TGSI_LOOP_ITERATIONS: a loop of a shader ends behind 65,535."""
+    driver, _, place = uri.partition("://")
+    if driver != "vulkan":
+        return
+    found = rt.get_driver(driver).query_available_devices()
+    at = int(place) if place.isdecimal() else 0
+    if at < len(found) and "llvmpipe" in str(found[at].get("name")):
+        warnings.warn(
+            f"{uri} is Mesa's llvmpipe, in software: it ends each loop of a kernel "
+            "after 65,535 turns, so sums, sorts and scatters of more elements are wrong. "
+            "Compute on a GPU, or on the CPU: --target cpu:host --device local-task",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def available_drivers() -> dict[str, list[str]]:

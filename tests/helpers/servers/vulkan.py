@@ -5,6 +5,7 @@ gets one thread, since other tests run beside it.
 """
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -56,6 +57,7 @@ def _results(request: tuple[bytes, str, list[np.ndarray], str]) -> Iterator[Any]
     from pcp.runtime.program.executor import Program
 
     content, function, arguments, device = request
+    warnings.simplefilter("ignore", RuntimeWarning)  # no loop here is so long
     try:
         program = Program.load(Bundle.from_bytes(content), device)
         results = program[function](*arguments)
