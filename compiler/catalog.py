@@ -100,6 +100,7 @@ PASSES: dict[str, str] = {
     "pcp-split-contractions": (
         "pcp.passes.simplify.split_contractions:SplitContractions"
     ),
+    "pcp-split-reductions": "pcp.passes.simplify.split_reductions:SplitReductions",
     "pcp-declare-grad": "pcp.autodiff.passes.declare_grad:DeclareGrad",
     "pcp-grad": "pcp.autodiff.passes.derivatives:Grad",
     "pcp-jvp": "pcp.autodiff.passes.derivatives:Jvp",

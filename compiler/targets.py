@@ -94,6 +94,7 @@ def _cpu(name: str, cpu: str, family: tuple[str, ...] = ()) -> Target:
     if found := "aarch64" if family else instruction_set(cpu):
         passes.append(f"{OWN}{{set={found}}}")
     passes.append("pcp-sink-products")  # else another kernel does what follows one
+    passes.append("pcp-split-reductions")  # behind the kernels that sum up themselves
     if bits := vector_bits(cpu):
         options = f"vector={bits}"
         options += f" far={far}" if (far := far_steps(cpu)) > 1 else ""

@@ -51,8 +51,9 @@ def check(manifest: Manifest, flags: Namespace) -> None:
     if flags.steps is None:
         if flags.workers or flags.tau:
             raise UsageError("--workers and --tau are for training, with --steps")
-        if flags.checkpoint:
-            raise UsageError("--checkpoint is for training, with --steps")
+        if flags.checkpoint is not None or flags.resume or flags.checkpoint_every:
+            names = "--checkpoint, --checkpoint-every and --resume"
+            raise UsageError(f"{names} are for training, with --steps")
         flags.workers = 1
         return
     if flags.steps < 1:
@@ -78,6 +79,8 @@ def _check_checkpoints(flags: Namespace) -> None:
         if flags.resume or flags.checkpoint_every is not None:
             raise UsageError("--resume and --checkpoint-every go with --checkpoint DIR")
         return
+    if not flags.checkpoint:
+        raise UsageError("--checkpoint '': name a folder")
     tau = flags.tau or 1
     if flags.checkpoint_every is None:
         flags.checkpoint_every = max(tau, USUAL - USUAL % tau)
@@ -86,11 +89,16 @@ def _check_checkpoints(flags: Namespace) -> None:
             f"--checkpoint-every {flags.checkpoint_every}: a number of whole rounds, "
             f"of {counted(tau, 'step')} each"
         )
-    if not flags.resume and checkpoint.folders(flags.checkpoint):
+    if not flags.resume and kept(flags):
         raise UsageError(
             f"--checkpoint {flags.checkpoint}: there are checkpoints already; go on "
             "from them with --resume, or name another folder"
         )
+
+
+def kept(flags: Namespace) -> bool:
+    """Whether there are checkpoints to go on from."""
+    return bool(flags.checkpoint and checkpoint.folders(flags.checkpoint))
 
 
 def outputs(manifest: Manifest, name: str, flags: Namespace) -> list[TensorSpec]:

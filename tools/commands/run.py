@@ -241,7 +241,9 @@ def _of_member(
     trainer.join(groups)
     besides = run_steps.besides(bundle, own, flags, world, groups)
     program = trainer.functions.program
-    with closing(trainer), _traced(world, program, groups, flags):
+    kept = besides.get("checkpoints")
+    folder = nullcontext() if kept is None or flags.rank else kept.alone()
+    with closing(trainer), folder, _traced(world, program, groups, flags):
         return run_steps.train(trainer, manifest, flags, groups, **besides)
 
 
@@ -320,7 +322,7 @@ def _processes(flags: Namespace, name: str, outs: Sequence[Path]) -> None:
         except processes.MemberKilled as fault:
             if not left:
                 raise
-            left, again = left - 1, flags.checkpoint is not None
+            left, again = left - 1, run_steps.kept(flags)
             whence = "the newest checkpoint" if again else "the first step"
             print(f"{fault}; they begin again from {whence}", flush=True)
 

@@ -43,7 +43,8 @@ def ranks(
 ) -> Iterator[Sequence[Process]]:
     """Processes that met where rank 0 listens; all have ended behind the block.
 
-    Rank 0 prints its address behind `prefix`. Raises `PcpError` if it ends before.
+    Rank 0 prints its address behind `prefix`. Raises `PcpError` if it ends before,
+    `MemberKilled` where a signal ended it.
     What it prints after that `hear` gets, line by line and in a thread, or who reads
     its output inside the block.
     """
@@ -74,6 +75,8 @@ def _meeting(first: Process, prefix: str) -> str:
     for line in first.stdout:
         if line.startswith(prefix):
             return line.removeprefix(prefix).strip()
+    if (code := first.wait()) < 0:
+        raise _killed(0, code)
     raise PcpError("rank 0 ended before it listened; its error stands above")
 
 
@@ -120,10 +123,13 @@ def _failed(running: Sequence[Process], rank: int, code: int) -> RuntimeFault:
     """The error of who was killed, or else of the rank that failed."""
     for killed, process in enumerate(running):
         if (signalled := process.poll()) is not None and signalled < 0:
-            return MemberKilled(
-                f"rank {killed} {ended(signalled)}, and the others are ended"
-            )
+            return _killed(killed, signalled)
     return RuntimeFault(
         f"rank {rank} {ended(code)}, and what it said stands above; "
         "the others are ended"
     )
+
+
+def _killed(rank: int, code: int) -> MemberKilled:
+    """The error of a rank that a signal ended."""
+    return MemberKilled(f"rank {rank} {ended(code)}, and the others are ended")

@@ -6,12 +6,14 @@ besides which run they are of and the losses of its steps so far.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pcp.errors import ConfigError, ProtocolError, RuntimeFault, StateMismatch
+from pcp.runtime.group.file_lock import hold
 from pcp.runtime.memory.dtypes import name_of, sent_dtype
 from pcp.training.storage import checkpoint, safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
@@ -20,6 +22,7 @@ from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.snapshots import assembled, shared_of, snapshot_of
 from pcp.training.storage.state_names import OF_A_ROUND
 
+_LOCK = "lock"
 _LOSSES = "losses"
 _TAG = 1 << 20
 """The tag of the messages between members; no program has so many channels."""
@@ -39,7 +42,8 @@ class FixedCheckpoints:
     """The checkpoints in a folder, of a run with these `facts`.
 
     Rank r of the `world` is member r modulo the size of the mesh of one of the workers.
-    All members must see the same folder to resume from it.
+    All members must see the same folder to resume from it. The first of them has its
+    run `alone` there.
     """
 
     def __init__(
@@ -47,6 +51,26 @@ class FixedCheckpoints:
     ) -> None:
         self._folder, self._facts = folder, dict(facts)
         self._parts, self._world = parts, world
+
+    def alone(self) -> FileIO:
+        """A lock of the folder until it is closed; `ConfigError` if another run has it.
+
+        Another run would remove what this one is writing.
+        """
+        folder = self._folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = FileIO(folder / _LOCK, "ab")
+        except OSError as error:
+            raise ConfigError(
+                f"--checkpoint {folder}: cannot be written: {error.strerror}"
+            ) from error
+        hold(
+            file,
+            f"--checkpoint {folder}: another run keeps its checkpoints there; wait "
+            "until it has ended, or name another folder",
+        )
+        return file
 
     def save(self, number: int, snapshot: Arrays, losses: np.ndarray) -> None:
         """Write the state of all members; each calls this behind the same round."""

@@ -36,6 +36,7 @@ from pcp.training.wire.messages import (
     RoundStart,
 )
 from pcp.training.worker.island_groups import IslandGroups
+from pcp.training.worker.orders_over import first_valid
 from pcp.training.worker.whereabouts import Place
 from pcp.training.worker.worker_state import WorkerState
 from pcp.wire import Distance
@@ -64,23 +65,36 @@ class RoundGroup:
         """The scopes of the groups of the round."""
         self._floor = 0
         """The epoch below which no group is formed any more."""
+        self._ordered = -1
+        """The epoch of the newest order; -1: there was none."""
         self._steps = IslandGroups(state, endpoint, "steps of an island")
         self._outside = IslandGroups(state, endpoint, "exchange of an island")
         self._counted = (0, 0)
         self._fetched = 0
         """Bytes of states, fetched and sent, since the last report."""
 
+    def heed(self, message: Message) -> None:
+        """Abort exchanges that a message makes pointless; from the link's thread."""
+        self.abandon(first_valid(message, self._ordered))
+        if isinstance(message, RoundStart):
+            self._ordered = message.epoch
+            self._abandon_inside(message.inner_epoch)
+        else:
+            self._abandon_inside()
+
     def abandon(self, epoch: int) -> None:
         """Abort exchanges of groups before `epoch`; from any thread."""
-        comm, reason = self._comm, f"the group of epoch {epoch} takes over"
-        self._floor = epoch  # before the scopes are read: see `_formed`
+        reason = f"the group of epoch {epoch} takes over"
+        # Before the scopes and the communicator are read: see `_formed` and `form`.
+        self._floor = max(self._floor, epoch)
+        comm = self._comm
         for scope in self._scopes:
             self._endpoint.cancel(reason, below=epoch, scope=scope)
         if comm is not None and comm.epoch < epoch:
             comm.abort(reason)
         self._outside.abandon(reason, epoch)
 
-    def abandon_inside(self, epoch: int | None = None) -> None:
+    def _abandon_inside(self, epoch: int | None = None) -> None:
         """Abort exchanges of the island's groups before `epoch`; from any thread.
 
         Without an epoch, of all groups: the island is formed anew, or restores a state.
@@ -156,6 +170,7 @@ class RoundGroup:
         if not order.shapes:  # else its rings are small
             comm.distance = order.distance and Distance(*order.distance)
         self._comm, self._counted = comm, (0, 0)
+        self._check_valid(order)
         self._outside.form(order, order.epoch, self.timeout)
         state, before = self._state, order.round - 1
         held = state.committed
@@ -179,6 +194,11 @@ class RoundGroup:
         self._place.enter("forming")
         return comm
 
+    def _check_valid(self, order: RoundStart) -> None:
+        """`CollectiveAborted` for an order that is over by now."""
+        if order.epoch < self._floor:
+            raise CollectiveAborted("a newer epoch has begun")
+
     def _formed(self, order: RoundStart) -> Any:
         """The group of the members, or this rank's rings with their ranks."""
         shapes, me = self._state.shapes, self._state.rank
@@ -192,8 +212,7 @@ class RoundGroup:
         at = present.index(me.shape)
         mine = [r for r in shapes.rings(present) if r[at] == me.coordinate]
         self._scopes = [f"ring {present} {ring}" for ring in mine]
-        if order.epoch < self._floor:
-            raise CollectiveAborted("a newer epoch has begun")
+        self._check_valid(order)
         groups = {}
         for ring, scope in zip(mine, self._scopes, strict=True):
             members = [

@@ -220,7 +220,7 @@ class Worker:
         self._obey(welcome.term)
         with self._mail.changed:
             self._mail.welcome, self._mail.bundle = welcome, bundle
-            self._runner.group.abandon_inside()
+            self._runner.group.heed(welcome)
             self._mail.changed.notify_all()
 
     def _received(self, message: Message) -> None:
@@ -229,8 +229,7 @@ class Worker:
             if isinstance(message, RoundStart):
                 self._obey(message.term)
                 mail.order = message
-                self._runner.group.abandon(message.epoch)
-                self._runner.group.abandon_inside(message.inner_epoch)
+                self._runner.group.heed(message)
             elif isinstance(message, LeaseGrant):
                 mail.learn = message
             elif isinstance(message, Commit):
@@ -238,7 +237,7 @@ class Worker:
             elif isinstance(message, Restore):
                 mail.restore = message
                 mail.order = mail.learn = None
-                self._runner.group.abandon_inside()
+                self._runner.group.heed(message)
             elif isinstance(message, Stalled):
                 self._stalled(f"the shepherd says: {message.reason}")
             elif isinstance(message, Shutdown):

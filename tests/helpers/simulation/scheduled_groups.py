@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from helpers.simulation.run_checks import SEED_DIGEST, Violation, next_digest
 from helpers.simulation.scheduled_inner_exchanges import InnerExchanges
+from helpers.simulation.scheduled_islands import fetched
 
 from pcp.training.wire.messages import (
     AwaitedRanks,
@@ -119,7 +120,8 @@ class Group:
             raise Violation(f"rank 0 of round {order.round} holds {held}")
         if held is not None and held[0] == before and order.digest in (None, held[1]):
             return held
-        state = first.fetched(order.source) if order.source else None
+        source = order.source
+        state = fetched(self._schedule, first, source) if source else None
         return state if state == (before, order.digest or SEED_DIGEST) else None
 
     def _own(

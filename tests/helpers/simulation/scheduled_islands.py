@@ -4,7 +4,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from helpers.simulation.run_checks import Violation
+from helpers.simulation.run_checks import Violation, seed_part
+from helpers.simulation.scheduled_connections import Wire
 
 from pcp.training.config.island_options import IslandOptions
 from pcp.training.wire.messages import (
@@ -80,7 +81,31 @@ def devices(experiment: Any, sizes: Sequence[int]) -> int:
     return experiment.devices(0) if unlike else experiment.workers * sizes[0]
 
 
-def fetched_from_all(
+def restored(
+    schedule: "Schedule", node: "Node", message: Restore
+) -> tuple[int, str] | None:
+    """The state that a `Restore` is for: from the seed, a source, or many ranks."""
+    checks = schedule.checks
+    if message.ranks:
+        return _fetched_from_all(schedule, node, message)
+    if message.source:
+        return fetched(schedule, node, message.source)
+    cells = [seed_part(at) for at in range(len(checks.parts[0]))]
+    return 0, checks.part(cells, node.place)
+
+
+def fetched(schedule: "Schedule", node: "Node", source: str) -> tuple[int, str] | None:
+    """The state that somebody serves."""
+    if source.startswith(Wire.here):
+        served = schedule.served
+        return served and (served[0], schedule.checks.part(served[1], node.place))
+    at = schedule.nodes[source]
+    if at.place != node.place:
+        raise Violation(f"{node.name} fetches another's part from {at.name}")
+    return at.held if at.alive and not at.frozen else None
+
+
+def _fetched_from_all(
     schedule: "Schedule", node: "Node", message: Restore
 ) -> tuple[int, str] | None:
     """A rank's part of what the ranks of an island of another shape hold together."""

@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from helpers.models.bigram_numpy import BLOCK
-from helpers.simulation.run_checks import Place, Violation, seed_part
+from helpers.simulation.run_checks import Place, Violation
 from helpers.simulation.scheduled_connections import Wire
 from helpers.simulation.scheduled_groups import Group
 from helpers.simulation.scheduled_inner_exchanges import Partial
-from helpers.simulation.scheduled_islands import StepsInside, fetched_from_all
+from helpers.simulation.scheduled_islands import StepsInside, restored
 from helpers.simulation.scheduled_threads import OwnThread
 
 from pcp.training.data.lease_pool import size
@@ -43,6 +43,7 @@ from pcp.training.wire.messages import (
     Welcome,
     Whereabouts,
 )
+from pcp.training.worker.orders_over import first_valid
 
 if TYPE_CHECKING:
     from helpers.simulation.run_schedules import Schedule
@@ -69,6 +70,8 @@ class Node(OwnThread):
         """Round and lease of the inner steps that are made, from which state, and in
         which inner epoch."""
         self._order: RoundStart | None = None
+        self._restore: Restore | None = None
+        """A message that its thread, which waits in a group, has yet to look at."""
         self.group: Group | None = None
         self.partial: Partial | None = None
         """A round with exchanges between its inner steps, as far as it is made."""
@@ -184,41 +187,32 @@ class Node(OwnThread):
         self._welcomed = True
 
     def _on_restore(self, message: Restore) -> None:
+        self._restore = message
+        last = -1 if self._order is None else self._order.epoch
+        waits = self.group and self.at[0] in ("forming", "exchange")
+        if not waits or first_valid(message, last) > last:
+            self._called_off()
+
+    def _called_off(self) -> bool:
+        """Whether a `Restore` came, maybe while it waited: then it is heeded."""
+        message, self._restore = self._restore, None
+        if message is None:
+            return False
         self._leave()
         self.held = self.prepared = self.work = self.partial = None
         self._learning += 1
         self.enters("restoring")
         self.begin(0.05, lambda: self._restored(message))
+        return True
 
     def _restored(self, message: Restore) -> None:
-        checks = self._schedule.checks
-        if message.ranks:
-            state = fetched_from_all(self._schedule, self, message)
-        elif message.source:
-            state = self.fetched(message.source)
-        else:
-            cells = [seed_part(at) for at in range(len(checks.parts[0]))]
-            state = 0, checks.part(cells, self.place)
+        state = restored(self._schedule, self, message)
         self.enters("waiting")
         if state is None:
             self.begin(0.3, lambda: self.send(Lacking(round=message.round)))
-            return
-        self._hold(state)
-        self._say_ready()
-
-    def fetched(self, source: str) -> tuple[int, str] | None:
-        """The state that somebody serves."""
-        schedule = self._schedule
-        if source.startswith(Wire.here):
-            served = schedule.served
-            return served and (
-                served[0],
-                schedule.checks.part(served[1], self.place),
-            )
-        node = schedule.nodes[source]
-        if node.place != self.place:
-            raise Violation(f"{self.name} fetches another's part from {node.name}")
-        return node.held if node.alive and not node.frozen else None
+        else:
+            self._hold(state)
+            self._say_ready()
 
     def _on_commit(self, message: Commit) -> None:
         done = self.prepared
@@ -278,7 +272,7 @@ class Node(OwnThread):
         self.after(seconds, learned)
 
     def _on_round_start(self, order: RoundStart) -> None:
-        if self.held is None:
+        if self._called_off() or self.held is None:
             return
         if order.round <= self.held[0]:
             self._say_ready()
@@ -312,6 +306,8 @@ class Node(OwnThread):
 
     def take(self, order: RoundStart, state: tuple[int, str]) -> None:
         """Have the group's state, and make the inner steps."""
+        if self._called_off():
+            return
         held = self.held
         if order.carried:
             self.held = state
@@ -369,6 +365,8 @@ class Node(OwnThread):
 
     def go_on(self, order: RoundStart, partial: Partial) -> None:
         """Make the inner steps up to the next exchange, or to the end of the round."""
+        if self._called_off():
+            return
         self.partial = partial
         legs = partial.legs
         self.enters("step")
@@ -415,6 +413,7 @@ class Node(OwnThread):
         self._schedule.checks.voted(self.island or self.name, self.place, done)
         self.send(done)
         self._schedule.happens("prepared", self)
+        self._called_off()
 
     def fails(self, order: RoundStart, why: str, *lost: int) -> None:
         """Its group can do nothing any more."""
@@ -422,7 +421,8 @@ class Node(OwnThread):
             return
         self.enters("waiting")
         self.group = None
-        self.begin(0.02, lambda: self._fails(order, why, *lost))
+        if not self._called_off():
+            self.begin(0.02, lambda: self._fails(order, why, *lost))
 
     def _fails(self, order: RoundStart, why: str, *lost: int) -> None:
         at = {"round": order.round, "epoch": order.epoch}

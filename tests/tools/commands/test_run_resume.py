@@ -6,6 +6,7 @@ a run in which nobody was killed.
 
 import json
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,29 @@ def test_without_checkpoints_it_begins_anew(
     assert "they begin again from the first step" in run.text
     losses, _ = _descent(given)
     np.testing.assert_allclose(_read(tmp_path / "out.npz")["losses"], losses, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_who_is_killed_before_they_met_is_replaced(
+    mesh: Path, given: Path, tmp_path: Path
+) -> None:
+    """Rank 0 is the only process then, and nobody met it yet."""
+    line = ["run", mesh, "--inputs", given, "--out", tmp_path / "o.npz", "--steps", 20]
+    run = Process("pcp.tools.cli", *line, PYTHONUNBUFFERED="1")
+    try:
+        launcher = psutil.Process(run.popen.pid)
+        for _ in range(3000):
+            if first := launcher.children():
+                break
+            time.sleep(0.01)
+        first[0].send_signal(signal.SIGKILL)
+        assert run.wait(120) == 0, run.text
+    finally:
+        run.kill()
+    assert "rank 0 was killed by SIGKILL" in run.text
+    losses, _ = _descent(given)
+    found = _read(tmp_path / "o.npz")["losses"]
+    np.testing.assert_allclose(found, losses[:20], rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -131,7 +131,15 @@ def _named(name: str) -> dict[str, np.ndarray]:
         ),
         (
             ["--inputs", "random:0", "--checkpoint", "held"],
-            "--checkpoint is for training, with --steps",
+            "--checkpoint, --checkpoint-every and --resume are for training, with",
+        ),
+        (
+            ["--inputs", "random:0", "--resume"],
+            "--checkpoint, --checkpoint-every and --resume are for training, with",
+        ),
+        (
+            ["--steps", "2", "--inputs", "random:0", "--checkpoint", ""],
+            "--checkpoint '': name a folder",
         ),
         (["--steps", "2", "--inputs", "bad.npz"], "data.0 has shape [8, 5], not"),
         (["--steps", "2", "--inputs", "none.npz"], "no data 'data.1' is given"),

@@ -40,6 +40,19 @@ def test_rank_0_that_ends_first() -> None:
         pass
 
 
+def test_rank_0_that_is_killed_before_it_listens() -> None:
+    """That is a kill as any other, behind which a run begins again."""
+
+    def start(rank: int, address: str) -> processes.Process:
+        return _python("import os; os.kill(os.getpid(), 9)")
+
+    with (
+        pytest.raises(processes.MemberKilled, match="rank 0 was killed by SIGKILL"),
+        processes.ranks(2, start, MEETING),
+    ):
+        pass
+
+
 def test_what_rank_0_says_is_heard_and_does_not_fill_the_pipe() -> None:
     line = "x" * 100
     code = f"print('{MEETING}here')\nfor _ in range(2000): print({line!r})"

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from helpers.simulation import scheduled_workers
+from helpers.simulation.run_checks import Violation
 from helpers.simulation.run_schedules import Schedule, first_violation
 from helpers.simulation.scheduled_connections import Wire
 from helpers.simulation.struck_islands import POINTS, first_torn
@@ -37,6 +39,8 @@ from pcp.training.wire.messages import (
 
 SLOW_HOLDERS = (1574, 1583, 1646, 1662, 1668, 1671)
 """Seeds in which an island does not hand out its state in time."""
+RESTORED_IN_A_GROUP = ((87, "together"), (576, "together"), (713, "every step"))
+"""Seeds in which a rank is told to take a state while it waits for other islands."""
 ELSEWHERE = pytest.mark.parametrize("point", POINTS)
 
 
@@ -89,6 +93,17 @@ def test_no_schedule_of_a_thousand_does(policy: str, sizes: tuple[int, ...]) -> 
 @pytest.mark.parametrize("policy", ["together", "every step", "fragments", "alone"])
 def test_no_schedule_of_thousands_does(policy: str) -> None:
     assert first_violation(range(3000), policy, 2) == ""
+
+
+@pytest.mark.parametrize(("seed", "policy"), RESTORED_IN_A_GROUP)
+def test_a_rank_that_waits_for_other_islands_heeds_a_restore(
+    monkeypatch: pytest.MonkeyPatch, seed: int, policy: str
+) -> None:
+    """Else it would be ended for its silence, though it hangs nowhere."""
+    Schedule(seed, policy, 2).go()
+    monkeypatch.setattr(scheduled_workers, "first_valid", lambda message, newest: 0)
+    with pytest.raises(Violation, match="hangs nowhere"):
+        Schedule(seed, policy, 2).go()
 
 
 def test_islands_lose_ranks_and_come_back() -> None:

@@ -130,6 +130,22 @@ def test_members_with_other_checkpoints_are_refused(tmp_path: Path) -> None:
             _kept(folder, world).newest(20)
 
 
+def test_a_folder_has_one_run_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "kept"
+    with (
+        _kept(folder).alone(),
+        pytest.raises(ConfigError, match="another run keeps its checkpoints there"),
+    ):
+        _kept(folder).alone()
+    _kept(folder).alone().close()
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file: cannot be written: File exists"):
+        _kept(tmp_path / "file").alone()
+
+
 def test_the_state_of_a_run_with_a_shepherd_has_no_losses(tmp_path: Path) -> None:
     made = checkpoint.Checkpoint(1, {"w": np.ones(2)}, {}, workers=[{}])
     checkpoint.save(tmp_path, made)
