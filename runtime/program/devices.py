@@ -275,7 +275,7 @@ def _warn_of_software(uri: str) -> None:
     if at < len(found) and "llvmpipe" in str(found[at].get("name")):
         warnings.warn(
             f"{uri} is Mesa's llvmpipe, in software: it ends each loop of a kernel "
-            "after 65,535 turns, so sums, sorts and scatters of more elements are wrong. "
+            "after 65,535 turns, so sums, sorts and scatters of more are wrong. "
             "Compute on a GPU, or on the CPU: --target cpu:host --device local-task",
             RuntimeWarning,
             stacklevel=2,
