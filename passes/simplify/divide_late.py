@@ -215,7 +215,7 @@ def _behind_zeros(value: ir.Value) -> tuple[ir.Value | None, ir.Operation | None
 
 
 def _used_once(op: ir.Operation) -> bool:
-    return len(list(op.result.uses)) == 1
+    return len(op.results) == 1 and len(list(op.result.uses)) == 1
 
 
 def _same_place(shape: tuple[int, ...], dim: int, other: tuple[int, ...]) -> int | None:

@@ -29,13 +29,15 @@ class SplitReductions(Pass):
     with 0, and those of f64 and of integers.
 
         %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add
-            across dimensions = [0, 1] : (tensor<4096x128xf32>, tensor<f32>)
+            across dimensions = [0, 1]
+            : (tensor<4096x128xf32>, tensor<f32>) -> tensor<f32>
     becomes
         %a = stablehlo.reshape %x : (tensor<4096x128xf32>) -> tensor<1024x4x128xf32>
         %b = stablehlo.reduce(%a init: %zero) applies stablehlo.add
-            across dimensions = [1, 2] : (tensor<1024x4x128xf32>, tensor<f32>)
+            across dimensions = [1, 2]
+            : (tensor<1024x4x128xf32>, tensor<f32>) -> tensor<1024xf32>
         %0 = stablehlo.reduce(%b init: %zero) applies stablehlo.add
-            across dimensions = [0] : (tensor<1024xf32>, tensor<f32>)
+            across dimensions = [0] : (tensor<1024xf32>, tensor<f32>) -> tensor<f32>
     """
 
     name = "pcp-split-reductions"

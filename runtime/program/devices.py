@@ -266,7 +266,7 @@ def _opened(uri: str, allocators: Any) -> tuple[Any, Any]:
 
 
 def _warn_of_software(uri: str) -> None:
-    """Mesa's LP_MAX_TGSI_LOOP_ITERATIONS: a loop of a shader ends behind 65,535."""
+    """Mesa's LP_MAX_TGSI_LOOP_ITERATIONS: a shader's loops have 65,535 turns in all."""
     driver, _, place = uri.partition("://")
     if driver != "vulkan":
         return
@@ -274,8 +274,8 @@ def _warn_of_software(uri: str) -> None:
     at = int(place) if place.isdecimal() else 0
     if at < len(found) and "llvmpipe" in str(found[at].get("name")):
         warnings.warn(
-            f"{uri} is Mesa's llvmpipe, in software: it ends each loop of a kernel "
-            "after 65,535 turns, so sums, sorts and scatters of more are wrong. "
+            f"{uri} is Mesa's llvmpipe, in software: it ends the loops of a kernel "
+            "after 65,535 turns in all, so sums, sorts and scatters of more are wrong. "
             "Compute on a GPU, or on the CPU: --target cpu:host --device local-task",
             RuntimeWarning,
             stacklevel=2,

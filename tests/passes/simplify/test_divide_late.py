@@ -114,3 +114,26 @@ def test_a_maximum_that_differs_along_the_row_keeps_its_derivative(
     plain = interpreter.run(_gradients(of=program), arguments)
     for result, want in zip(late, plain, strict=True):
         np.testing.assert_array_equal(result, want)
+
+
+def test_what_a_loop_gives_is_left() -> None:
+    """An op of several results makes the operand, as in an LSTM's program."""
+    text = """
+    func.func @main(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
+      %n = stablehlo.constant dense<0> : tensor<i32>
+      %0:2 = stablehlo.while(%i = %n, %y = %x) : tensor<i32>, tensor<4x4xf32>
+       cond {
+        %c = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %c : tensor<i1>
+      } do {
+        stablehlo.return %i, %y : tensor<i32>, tensor<4x4xf32>
+      }
+      %1 = stablehlo.dot_general %0#1, %x, contracting_dims = [1] x [0]
+        : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+      return %1 : tensor<4x4xf32>
+    }
+    """
+    module = parse(text)
+    before = str(module)
+    catalog.pipeline("builtin.module(pcp-divide-late)").run(module)
+    assert str(module) == before

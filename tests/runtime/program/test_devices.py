@@ -30,4 +30,4 @@ def test_a_device_in_software_is_warned_of(monkeypatch, uri: str, warned: bool) 
         warnings.simplefilter("always")
         with pytest.raises(ConfigError, match="closed"):
             devices.open_device(uri)
-    assert ["ends each loop" in str(w.message) for w in caught] == [True] * warned
+    assert ["ends the loops" in str(w.message) for w in caught] == [True] * warned

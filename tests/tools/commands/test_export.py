@@ -131,6 +131,7 @@ def test_the_loss_may_be_a_later_result(folder: Path) -> None:
     require_scalar_loss(load("b.mlir"))
 
 
+@pytest.mark.slow  # test_cli.py says what they mean
 def test_the_older_flags(folder: Path) -> None:
     command = ["--model-file", "net.py", "--class-name", "Net"]
     command += ["--batch-size", "2", "--block-size", "3", "--out"]
