@@ -60,6 +60,7 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return checkout(tmp_path / "old"), checkout(tmp_path / "new")
 
 
+@pytest.mark.slow  # two checkouts
 def test_equal_checkouts_compare_equal(pair: tuple[Path, Path]) -> None:
     assert compare(*pair, "--only", LIT) == (0, "1 cases, 0 differ\n")
     assert compare(*pair, "--only", SMALL) == (0, "1 cases, 0 differ\n")

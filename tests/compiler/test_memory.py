@@ -187,6 +187,7 @@ def member_of_two(limit: str | None) -> Bundle:
     return bundle
 
 
+@pytest.mark.slow  # it compiles for a mesh
 def test_over_a_mesh_each_member_holds_less_and_gets_the_same() -> None:
     """The loss is exchanged together with the gradients, behind the backward half."""
     plain, small = member_of_two(None), member_of_two("500KiB")

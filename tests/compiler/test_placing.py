@@ -69,6 +69,7 @@ def _split(text: str) -> list[int] | None:
     )
 
 
+@pytest.mark.slow  # it compiles for a mesh
 def test_gradients_of_unequal_shares_are_the_whole_programs(tmp_path, capsys) -> None:
     """Three rows for one, through IREE on two processes."""
     _cluster(tmp_path, SLOW, FAST)

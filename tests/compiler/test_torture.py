@@ -52,7 +52,8 @@ def _judged(path: Path, *options: object) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("size", [4, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.slow  # the command imports JAX and compiles each
+@pytest.mark.parametrize("size", [4, 60])
 def test_a_sample(tmp_path: Path, size: int) -> None:
     """Of sixty it is slow: both targets compile each for half a second."""
     lines = _judged(tmp_path / "kept.jsonl", "--sample", size)

@@ -37,6 +37,7 @@ def test_every_rank_agrees_with_gloo(world):
         assert len(held) > 80
 
 
+@pytest.mark.slow  # three processes import torch
 def test_what_scripts_for_gloo_do_beside_collectives(tmp_path):
     """FSDP1, groups that come and go, checkpoints, works nobody waited for."""
     wanted = "fsdp layouts resized apart groups order checkpoint end".split()

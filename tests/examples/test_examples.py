@@ -50,7 +50,8 @@ def test_a_replica_of_torchft_dies_and_comes_back(tmp_path: Path) -> None:
     assert sums[0] == sums[1]
 
 
-SLOW = {"ddp_on_pcp"}  # test_torch_backend.py trains with DDP on pcp too
+#: test_torch_backend.py trains with DDP on pcp, test_torch.py compiles torch's models.
+SLOW = {"ddp_on_pcp", "torch_to_bundle"}
 
 
 @pytest.mark.parametrize(

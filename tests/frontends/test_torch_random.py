@@ -52,6 +52,7 @@ def _data() -> tuple[Tensor, Tensor]:
     return ids, targets
 
 
+@pytest.mark.slow  # it compiles many
 def test_gradients_with_dropout_equal_torchs_given_the_same_masks() -> None:
     torch.manual_seed(0)
     model, (ids, targets) = Gpt(0.1), _data()

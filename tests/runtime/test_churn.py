@@ -16,6 +16,7 @@ def churn(monkeypatch):
     return churn
 
 
+@pytest.mark.slow  # it runs the checks below on processes
 def test_members_die_and_are_replaced_during_operations(churn) -> None:
     """One outcome an operation, whole sums, unchanged inputs, nothing kept."""
     report = churn.churn(8, seed=3, silence=1.0, members=3)

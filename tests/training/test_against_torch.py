@@ -150,6 +150,7 @@ def test_accumulation_is_a_larger_batch(tmp_path, model, sgd_bundle):
         )
 
 
+@pytest.mark.slow  # it trains first
 def test_the_checkpoint_validates_the_same_in_torch(tmp_path, model, adamw_bundle):
     exp, watcher, saved, outcome = _train(
         tmp_path, model, adamw_bundle, 2, tau=5, outer_loop_steps=4

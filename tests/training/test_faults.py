@@ -218,6 +218,7 @@ def test_a_run_with_a_killed_shepherd_computes_the_same(tmp_path, processes):
         np.testing.assert_array_equal(array, second.workers[0][name])
 
 
+@pytest.mark.slow  # each of them dies in others
 def test_shepherd_and_workers_may_all_die(tmp_path, processes):
     keys = json.dumps(
         {

@@ -66,6 +66,7 @@ def _address(array: Any) -> int:
     return address(array)
 
 
+@pytest.mark.slow  # test_rows_are_tensors_of_their_own
 @pytest.mark.parametrize(
     "optimizer",
     [

@@ -164,6 +164,7 @@ def test_a_training_bundle_runs_by_its_functions(trained: Path, tmp_path: Path) 
         )
 
 
+@pytest.mark.slow  # four runs
 def test_random_inputs_are_the_same_for_one_seed(trained: Path, tmp_path: Path) -> None:
     losses = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):

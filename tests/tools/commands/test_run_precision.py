@@ -42,6 +42,7 @@ def _part(x: np.ndarray, w: np.ndarray) -> tuple[float, np.ndarray]:
     return hidden.sum(), _bf16(x).T @ _bf16(1 - hidden**2)
 
 
+@pytest.mark.slow  # two programs
 def test_one_process_computes_in_bf16_and_one_in_f32(tmp_path: Path) -> None:
     rules = ["--sharding", f"{tmp_path}/r.json", "--split", "dp=1,1"]
     assert _compile(tmp_path, "--mesh", "dp=2", *rules) == 0

@@ -91,6 +91,7 @@ def diloco(given: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarr
     return losses, anchor
 
 
+@pytest.mark.slow  # test_whole_workers_train_the_same
 def test_two_workers_of_two_devices_train_as_diloco_does(
     spread: Path, given: dict[str, np.ndarray]
 ) -> None:

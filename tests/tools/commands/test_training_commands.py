@@ -363,6 +363,7 @@ def test_a_bundle_gives_the_best_code_that_runs(tmp_path):
     assert loaded == ["cpu:x86-64-v3", "cpu", "cpu"]
 
 
+@pytest.mark.slow  # test_a_worker_asks_for_its_own_processor
 def test_a_worker_gets_code_for_its_processor(folder, processes):
     """Not what every x86-64 runs: the shepherd compiles for what the worker named."""
     named = host_processor.own()

@@ -98,6 +98,7 @@ func.func @main(%x: tensor<512x64xf32>, %w: tensor<64x256xf32>, %q: tensor<8x64x
 }"""
 
 
+@pytest.mark.slow  # it compiles many
 def test_kernels_have_the_names_that_are_looked_for() -> None:
     options = CompileOptions(mode="forward", targets=("cpu:host",))
     step, shapes = products(parse(MODEL), options)

@@ -43,6 +43,7 @@ def _table(path: Path, *rows: dict, **said: object) -> Path:
     return path
 
 
+@pytest.mark.slow  # test_judge.py says what is kept
 def test_a_model_is_tuned_and_compiled(tmp_path: Path, capsys: Captured) -> None:
     model, table = tmp_path / "model.mlir", tmp_path / "model.json"
     model.write_text(MODEL)

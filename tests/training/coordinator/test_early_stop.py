@@ -77,6 +77,7 @@ class Heard(pcp.Callbacks):
         self.saved[round] = path
 
 
+@pytest.mark.slow  # it waits for rounds
 def test_a_run_ends_when_nothing_gets_better(
     said: dict[str, Any], tmp_path: Path, capsys: Any
 ) -> None:
