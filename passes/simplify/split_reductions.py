@@ -25,8 +25,7 @@ class SplitReductions(Pass):
 
     Assumes static shapes. Changes the order of a sum, which StableHLO leaves to the
     implementation; costs the memory of one f32 a chunk. Sums of at most `longest` terms
-    stay (their error is below 4e-6 of the sum of sizes), as do sums that do not begin
-    with 0, and those of f64 and of integers.
+    stay, as do sums that do not begin with 0, and those of f64 and of integers.
 
         %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add
             across dimensions = [0, 1]

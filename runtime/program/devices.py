@@ -258,28 +258,10 @@ def _opened(uri: str, allocators: Any) -> tuple[Any, Any]:
     such as an error with its frames, in any order.
     """
     driver = rt.get_driver(uri.partition("://")[0])
-    _warn_of_software(uri)
     # The call takes names; the wheel's stub has objects.
     hal = driver.create_device_by_uri(_address(uri), allocators=allocators)
     _kept.append(handle := (rt.VmInstance(), hal))
     return handle
-
-
-def _warn_of_software(uri: str) -> None:
-    """Mesa's LP_MAX_TGSI_LOOP_ITERATIONS: a shader's loops have 65,535 turns in all."""
-    driver, _, place = uri.partition("://")
-    if driver != "vulkan":
-        return
-    found = rt.get_driver(driver).query_available_devices()
-    at = int(place) if place.isdecimal() else 0
-    if at < len(found) and "llvmpipe" in str(found[at].get("name")):
-        warnings.warn(
-            f"{uri} is Mesa's llvmpipe, in software: it ends the loops of a kernel "
-            "after 65,535 turns in all, so sums, sorts and scatters of more are wrong. "
-            "Compute on a GPU, or on the CPU: --target cpu:host --device local-task",
-            RuntimeWarning,
-            stacklevel=2,
-        )
 
 
 def available_drivers() -> dict[str, list[str]]:
@@ -297,13 +279,26 @@ def available_drivers() -> dict[str, list[str]]:
 def _address(uri: str) -> str:
     """The device as IREE's driver finds it: Vulkan's knows identifiers, no numbers."""
     driver, _, place = uri.partition("://")
-    if driver != "vulkan" or not place.isdecimal():
+    if driver != "vulkan" or (place and not place.isdecimal()):
         return uri
     found = rt.get_driver(driver).query_available_devices()
-    if int(place) >= len(found):
+    if place and int(place) >= len(found):
         names = "; ".join(f"{driver}://{i} is {d['name']}" for i, d in enumerate(found))
         raise ConfigError(f"no device {uri!r} here; {names or 'there is none'}")
-    return f"{driver}://{found[int(place)]['path']}"
+    if found and "llvmpipe" in found[int(place or 0)]["name"]:
+        _warn_of_software(uri)
+    return f"{driver}://{found[int(place)]['path']}" if place else uri
+
+
+def _warn_of_software(uri: str) -> None:
+    """Mesa's LP_MAX_TGSI_LOOP_ITERATIONS: a shader's loops have 65,535 turns in all."""
+    warnings.warn(
+        f"{uri} is Mesa's llvmpipe, in software: it ends the loops of a kernel after "
+        "65,535 turns in all, so sums, sorts and scatters of more are wrong. "
+        "Compute on a GPU, or on the CPU: --target cpu:host --device local-task",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def mlir_name(dtype: np.dtype) -> str:

@@ -43,9 +43,8 @@ STANDBY_SECONDS = 1.5
 WATCH_SECONDS = 0.5
 LAST_WORDS_SECONDS = 2.0
 """Messages that a shepherd sent before its connection broke arrive within so long."""
-LAST_STEP_SECONDS = (
-    600.0  # a worker ends its inner step before it hears of the run's end
-)
+LAST_STEP_SECONDS = 600.0
+"""A worker ends its inner step before it hears of the run's end."""
 WELCOME_SECONDS = 600.0  # the shepherd may have to compile for our target first
 
 

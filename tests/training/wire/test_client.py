@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from typing import Any
 
 import pytest
 from helpers.servers.processes import free_port
@@ -46,6 +47,19 @@ def introduce() -> Hello:
     raise AssertionError("nobody is there")
 
 
+def _link(shepherds: list[tuple[str, int]], **given: Any) -> ShepherdLink:
+    """A link that hears and says nothing, but for what is given."""
+    usual = {
+        "introduce": introduce,
+        "expected": lambda _: None,
+        "welcomed": lambda *_: None,
+        "received": lambda _: None,
+        "failed": lambda _: None,
+        "log": lambda _: None,
+    }
+    return ShepherdLink(shepherds, **usual | given)
+
+
 def test_nobody_there_is_said_once_and_tried_again():
     said, gone, errors = [], threading.Event(), []
 
@@ -54,12 +68,8 @@ def test_nobody_there_is_said_once_and_tried_again():
         gone.set()
 
     port = free_port()
-    link = ShepherdLink(
+    link = _link(
         [("127.0.0.1", port)],
-        introduce=introduce,
-        expected=lambda _: None,
-        welcomed=lambda *_: None,
-        received=lambda _: None,
         failed=failed,
         log=said.append,
         timing=Timing(patience=0.5),
@@ -83,14 +93,8 @@ def test_a_process_that_can_make_no_heartbeat_is_told_of():
         never.wait()
         return Heartbeat()
 
-    link = ShepherdLink(
+    link = _link(
         [("127.0.0.1", free_port())],
-        introduce=introduce,
-        expected=lambda _: None,
-        welcomed=lambda *_: None,
-        received=lambda _: None,
-        failed=lambda _: None,
-        log=lambda _: None,
         timing=Timing(heartbeat=0.01, still=0.6),
         beat=beat,
         stalled=told.append,
@@ -120,14 +124,9 @@ def test_a_process_that_hangs_when_the_run_ends_is_told_of(monkeypatch, holds, s
         return Heartbeat()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        link = ShepherdLink(
+        link = _link(
             [listener.getsockname()],
             introduce=lambda: HELLO,
-            expected=lambda _: None,
-            welcomed=lambda *_: None,
-            received=lambda _: None,
-            failed=lambda _: None,
-            log=lambda _: None,
             timing=Timing(heartbeat=0.01, still=0.1 if holds == "heartbeats" else 60.0),
             beat=beat,
             stalled=told.append,
@@ -167,14 +166,10 @@ def test_what_was_said_last_is_heard_though_the_line_is_broken(monkeypatch):
         assert free.wait(30)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        link = ShepherdLink(
+        link = _link(
             [listener.getsockname()],
             introduce=lambda: HELLO,
-            expected=lambda _: None,
-            welcomed=lambda *_: None,
             received=received,
-            failed=lambda _: None,
-            log=lambda _: None,
             timing=Timing(),
         )
         link.start()
