@@ -22,7 +22,7 @@ from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.memory.buffer_pool import BufferPool
 from pcp.runtime.memory.dtypes import numpy_dtype
-from pcp.runtime.memory.shared_arrays import shared_empty
+from pcp.runtime.memory.shared_arrays import ARRAYS
 from pcp.runtime.memory.shared_segment import SMALLEST
 from pcp.runtime.program.devices import Device, first_line, mappable
 from pcp.runtime.program.host_collectives import (
@@ -107,10 +107,16 @@ class PendingImport:
     def _unfilled(self, dtype: str, shape: Sequence[int]) -> Any:
         """The view of a result, and if it is made in place also its memory."""
         device, what = self._imports.device, self._what
-        in_place = made_in_place(self._comm, what)
-        self._near = in_place and what.bytes >= SMALLEST and near(self._comm)
+        if not made_in_place(self._comm, what):
+            return device.unfilled(shape, dtype)
+        self._near = what.bytes >= SMALLEST and near(self._comm)
+        if self._near and ARRAYS.plenty:
+            room, place = ARRAYS.placed(tuple(shape), numpy_dtype(dtype))
+            if place is not None and (view := device.over(room, dtype)) is not None:
+                self._room = room
+                return view
         view = device.unfilled(shape, dtype)
-        if in_place and not self._near:
+        if not self._near:
             self._room = device.memory(view, dtype)
         return view
 
@@ -174,17 +180,25 @@ class PendingImport:
 
     def _launch(self) -> Any:
         """Start the exchange of the operands' values."""
-        what, device = self._what, self._imports.device
-        room = shared_empty if self._near else self._imports.memory.new
-        arrays = [
-            device.download(view, dtype, room)
-            for view, dtype in zip(self._views, self._dtypes, strict=True)
-        ]
+        what = self._what
+        arrays = [*map(self._operand, self._views, self._dtypes)]
         if what.kind == HOST:
             return self._imports.run_on_host(what, arrays)
         if self._comm is None:
             return alone(what, arrays)
         return launch(self._comm, what, arrays[0], tag_of(self._name), self._room)
+
+    def _operand(self, view: Any, dtype: str) -> NDArray:
+        """The values of an operand: its own memory where the sum only reads it.
+
+        They stay until the program's fence is signalled: `pcp-legalize` lets nothing
+        write over what an exchange reads.
+        """
+        device = self._imports.device
+        if self._room is not None and (array := device.memory(view, dtype)) is not None:
+            return array
+        room = ARRAYS.empty if self._near else self._imports.memory.new
+        return device.download(view, dtype, room)
 
     def _hand_over(self, pending: Any) -> None:
         """Have the result delivered, by a thread for that alone unless it is brief."""
