@@ -228,6 +228,8 @@ class Search:
         for n in range(2, count + 1):
             if axes is None or n in axes.values():
                 groups |= tensor_groups.by_axis(forward, n)
+        if islands:
+            groups = {key: some for key, some in groups.items() if key[0] == "tp"}
         space = Space(model, machines, groups, zero, axes)
         kept = STEPS[mode] or (symbol_name(forward),)
         kept += (BETWEEN,) if islands else ()
@@ -241,8 +243,9 @@ class Search:
         if not guesses:
             refuse(
                 self.module,
-                "no plan is possible: the batch or the parameters are too "
-                "small for the mesh asked for, or no links connect the devices",
+                "no plan is possible: the batch or the parameters are too small for "
+                'the mesh asked for ("sp" needs a sequence, "ep" experts, and stages '
+                "take neither), or no links connect the devices",
             )
         limit = keep or min(MOST, max(FEWEST, WORK // max(1, self.ops)))
         found = Found(self.judge)
