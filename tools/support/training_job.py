@@ -258,7 +258,8 @@ def _check_islands(experiment: Experiment) -> None:
     from pcp.passes.training.expand_training import outer_rule
 
     algorithm = outer.parse(algorithm_text(experiment))
-    check_islands(outer_rule(algorithm).plan(algorithm), " and ".join(experiment.shapes))
+    plan = outer_rule(algorithm).plan(algorithm)
+    check_islands(plan, " and ".join(experiment.shapes))
 
 
 def _options(experiment: Experiment, **where: Any) -> Any:
