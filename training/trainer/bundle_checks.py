@@ -46,7 +46,7 @@ def _check_island(manifest: Manifest, plan: TrainingPlan) -> None:
 def check_islands(plan: TrainingPlan, mesh: str) -> None:
     """Refuse an algorithm that islands of a mesh do not have."""
     exchanges = {
-        "on learners' own clocks": plan.synchronize == "asynchronous",
+        "asynchronously": plan.synchronize == "asynchronous",
         "in pairs": plan.in_pairs,
         "beside the inner steps": plan.in_background,
     }

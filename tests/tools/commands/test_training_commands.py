@@ -181,8 +181,8 @@ def test_memory_is_the_compilers(folder):
 @pytest.mark.parametrize(
     ("algorithm", "how"),
     [
-        ("async_local_sgd", "on learners' own clocks"),
-        ("decoupled{own_clocks=true}", "on learners' own clocks"),
+        ("async_local_sgd", "asynchronously"),
+        ("decoupled{own_clocks=true}", "asynchronously"),
         ("async_diloco", "beside the inner steps"),
         ("streaming_diloco", "beside the inner steps"),
         ("noloco", "in pairs"),
