@@ -38,6 +38,8 @@ class TunedSchedule(_Model):
     steps: PositiveInt
     turned: bool = False
     """Whether the right operand is transposed in memory first."""
+    panels: bool = False
+    """Whether it is put into panels of the register tile's columns first."""
 
 
 class TunedProduct(_Model):
@@ -65,7 +67,7 @@ class TunedProduct(_Model):
         if (how := self.schedule) is None:
             return said + LEAVE
         numbers = "{}x{}:{}x{}x{}".format(*how.part, *how.register_tile, how.steps)
-        return said + numbers + ":turned" * how.turned
+        return said + numbers + ":turned" * how.turned + ":panels" * how.panels
 
 
 class TuningTable(_Model):

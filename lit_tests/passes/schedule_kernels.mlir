@@ -1,5 +1,5 @@
 // RUN: pcp-opt %s --pcp-schedule-kernels=vector=512 --allow-unregistered-dialect | filecheck %s
-// RUN: pcp-opt %s --pcp-schedule-kernels=vector=256 | filecheck %s --check-prefix=HALF
+// RUN: pcp-opt %s --pcp-schedule-kernels=vector=256 --allow-unregistered-dialect | filecheck %s --check-prefix=HALF
 // RUN: pcp-opt %s --pcp-schedule-kernels='vector=512 tuned="NT:0x2048x256x768=32x128:4x64x8;TN:8x128x32x64=iree"' --allow-unregistered-dialect | filecheck %s --check-prefix=TUNED
 // RUN: pcp-opt %s --pcp-schedule-kernels=vector=64 | filecheck %s --check-prefix=NONE
 
@@ -13,8 +13,13 @@
 // CHECK: linalg.fill
 // CHECK: linalg.matmul {compilation_info = #iree_codegen.compilation_info<lowering_config = #iree_cpu.lowering_config<distribution = [64, 64, 0], vector_common_parallel = [8, 32, 0], vector_reduction = [0, 0, 4]>, translation_info = <pipeline = #iree_cpu.pipeline<DoubleTilingExpert>>>}
 // CHECK-SAME: ins(%arg0, %[[H]]
+// With fewer registers they are put into panels of 16 columns.
 // HALF-LABEL: @linear
-// HALF-NEXT: stablehlo.dot_general
+// HALF: %[[S:.*]] = stablehlo.reshape %arg1 : (tensor<768x256xf32>) -> tensor<48x16x256xf32>
+// HALF: linalg.transpose ins(%[[S]] : tensor<48x16x256xf32>) outs({{.*}} : tensor<48x256x16xf32>) permutation = [0, 2, 1]
+// HALF: linalg.generic
+// HALF-SAME: distribution = [128, 4, 0, 0], vector_common_parallel = [4, 1, 16, 0], vector_reduction = [0, 0, 0, 4]
+// HALF: stablehlo.reshape {{.*}} : (tensor<2048x48x16xf32>) -> tensor<2048x768xf32>
 // What was measured holds before the table: not turned, other tiles.
 // TUNED-LABEL: @linear
 // TUNED-NOT: linalg.transpose

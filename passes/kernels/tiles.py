@@ -29,6 +29,9 @@ class Schedule:
     tiles: KernelTiles
     turned: bool = False
     """Whether the right operand is transposed in memory first."""
+    panels: bool = False
+    """Whether the right operand is put into panels of a register tile's columns first,
+    and a transposed left one is turned."""
 
 
 #: By bits of a vector register: register tiles of f32, best first.
@@ -44,6 +47,17 @@ its rows are transposed in registers once for so many rows of the left one."""
 
 MOST_DEPTH = 512
 """Of such a product: of a longer sum IREE's own order of loops is faster."""
+
+PANELS: dict[int, tuple[int, int]] = {256: (4, 16)}
+"""By bits: the register tile of products whose right operand is put into panels. Of few
+registers a tile has few rows, and each row of the right operand is read often: at the
+speed of the arithmetic from the first cache alone, where a panel stays."""
+
+PANEL_PART = 128, 64
+"""Most rows and columns of a workgroup's part of those."""
+
+LEAST_IN_PANELS = 256
+"""Rows from which panels are worth making them: as `LEAST_TURNED`."""
 
 PART = 64
 """Most rows and columns of a workgroup's part: its operands fit the first caches."""
@@ -61,6 +75,8 @@ def schedule_for(shape: Contraction, vector_bits: int, far: int = 1) -> Schedule
 
     `far`: steps side by side where rows of the right operand lie 4 KiB apart.
     """
+    if in_panels(shape, vector_bits):
+        return _with_panels(shape, *PANELS[vector_bits])
     if turn := turns(shape, vector_bits):
         shape = replace(shape, form="NN")
     if not shape.size or (shape.form[1] == "T" and not _is_of_heads(shape)):
@@ -84,9 +100,28 @@ def turns(shape: Contraction, vector_bits: int) -> bool:
     return wide and shape.form == "NT" and shape.rows >= LEAST_TURNED
 
 
-def _part(extent: int, tile: int) -> int:
-    """The largest multiple of `tile` up to `PART` that divides `extent`."""
-    return max(n for n in range(tile, PART + 1, tile) if extent % n == 0)
+def in_panels(shape: Contraction, vector_bits: int) -> bool:
+    """Whether the right operand is to be put into panels first."""
+    rows, columns = PANELS.get(vector_bits, (0, 0))
+    many = shape.size > 0 and shape.rows >= LEAST_IN_PANELS
+    return many and rows > 0 and shape.rows % rows == shape.columns % columns == 0
+
+
+def _with_panels(shape: Contraction, rows: int, columns: int) -> Schedule:
+    part_rows, part_columns = PANEL_PART
+    tiles = KernelTiles(
+        _part(shape.rows, rows, part_rows),
+        _part(shape.columns, columns, part_columns),
+        rows,
+        columns,
+        1 if shape.depth % 4 else 4,
+    )
+    return Schedule(tiles, panels=True)
+
+
+def _part(extent: int, tile: int, most: int = PART) -> int:
+    """The largest multiple of `tile` up to `most` that divides `extent`."""
+    return max(n for n in range(tile, most + 1, tile) if extent % n == 0)
 
 
 def _unrolling(shape: Contraction, far: int) -> int:

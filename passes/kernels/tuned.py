@@ -4,7 +4,8 @@
 
 A product is its form, batch, rows, depth and columns; its schedule is a part, a
 register tile with the steps of a sum side by side, and `turned` where the right operand
-is transposed first. `iree` leaves the product to IREE.
+is transposed first, or `panels` where it is put into panels. `iree` leaves the product
+to IREE.
 """
 
 import re
@@ -16,7 +17,7 @@ from pcp.passes.kernels.tiles import KernelTiles, Schedule
 
 _ROW = re.compile(
     r"([NT][NT]):(\d+)x(\d+)x(\d+)x(\d+)="
-    r"(?:iree|(\d+)x(\d+):(\d+)x(\d+)x(\d+)(:turned)?)"
+    r"(?:iree|(\d+)x(\d+):(\d+)x(\d+)x(\d+)(:turned|:panels)?)"
 )
 
 
@@ -46,11 +47,13 @@ def _row(shape: Contraction, schedule: Schedule | None) -> str:
     tiles = schedule.tiles
     part = f"{tiles.part_rows}x{tiles.part_columns}"
     numbers = f"{tiles.rows}x{tiles.columns}x{tiles.depth}"
-    return f"{said}{part}:{numbers}" + ":turned" * schedule.turned
+    laid = ":turned" * schedule.turned + ":panels" * schedule.panels
+    return f"{said}{part}:{numbers}{laid}"
 
 
 def _schedule(row: str, shape: Contraction, said: list[str]) -> Schedule:
-    *numbers, turned = said
+    *numbers, laid = said
+    turned = laid == ":turned"
     tiles = KernelTiles(*map(int, numbers))
     pairs = (
         (shape.rows, tiles.part_rows),
@@ -64,4 +67,4 @@ def _schedule(row: str, shape: Contraction, said: list[str]) -> Schedule:
             raise PassError(f"tuned={row!r}: a tile of {tile} in {extent}")
     if turned and (shape.form[1] != "T" or shape.batch):
         raise PassError(f"tuned={row!r}: only a matrix in form T can be turned")
-    return Schedule(tiles, bool(turned))
+    return Schedule(tiles, turned, laid == ":panels")

@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from pcp.passes.kernels.contractions import Contraction
-from pcp.passes.kernels.tiles import PART, KernelTiles, Schedule, turns
+from pcp.passes.kernels.tiles import (
+    PANELS,
+    PART,
+    KernelTiles,
+    Schedule,
+    in_panels,
+    turns,
+)
 
 #: By bits of a vector register: rows and columns of register tiles. The accumulators
 #: of each fill at most the registers that there are.
@@ -36,6 +43,11 @@ def register_tiles(
     """Each register tile that divides the product, of each form it can have."""
     can_turn = shape.form[1] == "T" and not shape.batch
     depth = 4 if shape.depth % 4 == 0 else 1
+    if in_panels(shape, bits):  # half as fast again without; the next stage varies them
+        rows, columns = PANELS[bits]
+        part = _part(shape.rows, rows, PART), _part(shape.columns, columns, 64)
+        yield Schedule(KernelTiles(*part, rows, columns, depth), panels=True)
+        return
     # Of many rows, the right operand turned is twice as fast where registers are wide.
     for turned in (True,) if turns(shape, bits) else (False, True)[: 1 + can_turn]:
         for rows, columns in REGISTER.get(bits, ()):

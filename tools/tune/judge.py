@@ -30,7 +30,7 @@ LEAST_STEP_GAIN = 0.01
 """What all of them together must win of the whole step."""
 
 TURNS, SECONDS = 4, 0.4
-_KERNEL = re.compile(r"_dispatch_\d+_((?:batch_)?matmul_\d+(?:x\d+)+)_f32$")
+_KERNEL = re.compile(r"_dispatch_\d+_((?:batch_)?matmul_(?:like_)?\d+(?:x\d+)+)_f32$")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def kept(
     with ThreadPoolExecutor(2) as pool:
         plain, tuned = pool.map(step.compiled, ({}, changed))
     before, after = map(_kernels, step.times((plain, tuned), each=True))
-    winning = {s: changed[s] for s in _winning(changed, before, after)}
+    winning = {s: changed[s] for s in _winning(changed, used, before, after)}
     if not winning:
         return used
     if winning != changed:
@@ -87,15 +87,16 @@ def kept(
 
 
 def _winning(
-    changed: Iterable[Contraction],
+    changed: Choices,
+    used: Choices,
     before: Mapping[str, float],
     after: Mapping[str, float],
 ) -> Iterable[Contraction]:
     """The products whose kernels are clearly faster; those of one name together."""
-    for shape in changed:
-        name = kernel_name(shape)
-        if name in before and name in after:
-            if after[name] < before[name] * (1 - LEAST_GAIN):
+    for shape, schedule in changed.items():
+        old, new = kernel_name(shape, used[shape]), kernel_name(shape, schedule)
+        if old in before and new in after:
+            if after[new] < before[old] * (1 - LEAST_GAIN):
                 yield shape
 
 
@@ -113,9 +114,13 @@ def _kernels(turns: Sequence[Times]) -> dict[str, float]:
     return least
 
 
-def kernel_name(shape: Contraction) -> str:
+def kernel_name(shape: Contraction, schedule: Schedule | None) -> str:
     """What IREE calls the kernels of a product, whatever its form."""
-    extents = (shape.rows, shape.columns, shape.depth)
-    if shape.batch:
-        return f"batch_matmul_{'x'.join(map(str, (shape.batch, *extents)))}"
-    return f"matmul_{'x'.join(map(str, extents))}"
+    batch = [shape.batch] * bool(shape.batch)
+    extents = [*batch, shape.rows, shape.columns, shape.depth]
+    kind = "batch_matmul" if shape.batch else "matmul"
+    if schedule is not None and schedule.panels:
+        width = schedule.tiles.columns
+        extents[-2:] = [shape.columns // width, width, shape.depth]
+        kind = "matmul_like"
+    return f"{kind}_{'x'.join(map(str, extents))}"

@@ -125,6 +125,7 @@ def _written(schedule: Schedule) -> TunedSchedule:
         register=[tiles.rows, tiles.columns],
         steps=tiles.depth,
         turned=schedule.turned,
+        panels=schedule.panels,
     )
 
 

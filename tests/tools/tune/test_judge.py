@@ -41,7 +41,7 @@ class _Step:
     def _turns(self, choices: Choices) -> list[Times]:
         rows = [
             Timed(
-                f"grad_dispatch_{number}_{kernel_name(shape)}_f32",
+                f"grad_dispatch_{number}_{kernel_name(shape, choices.get(shape))}_f32",
                 2,
                 self._alone[shape] if shape in choices else 1.0,
             )
@@ -82,7 +82,8 @@ def test_nothing_is_compiled_where_nothing_is_new() -> None:
 
 def test_options_say_what_they_are_read_as() -> None:
     turned = Schedule(KernelTiles(64, 32, 4, 16, 1), turned=True)
-    choices = {LARGE: OLD, HEADS: None, OTHER_FORM: turned}
+    panels = Schedule(KernelTiles(64, 32, 4, 16, 1), panels=True)
+    choices = {LARGE: panels, HEADS: None, OTHER_FORM: turned}
     assert read(text_of(choices)) == choices
 
 
@@ -104,7 +105,11 @@ def test_kernels_have_the_names_that_are_looked_for() -> None:
     step, shapes = products(parse(MODEL), options)
     assert step.function == "main"
     assert set(shapes) == {LARGE, HEADS}
-    ((times, *_),) = step.times([step.compiled({LARGE: NEW})], each=True)
-    names = [one.name for one in times.dispatches]
-    for shape in shapes:
-        assert any(name.endswith(f"_{kernel_name(shape)}_f32") for name in names)
+    panels = Schedule(KernelTiles(64, 64, 4, 16, 4), panels=True)
+    for large in (NEW, panels):
+        made = {LARGE: large, HEADS: None}
+        ((times, *_),) = step.times([step.compiled(made)], each=True)
+        names = [one.name for one in times.dispatches]
+        for shape in shapes:
+            name = f"_{kernel_name(shape, made[shape])}_f32"
+            assert any(one.endswith(name) for one in names)
