@@ -27,6 +27,8 @@ from pcp.runtime.transport import mover
 
 _USAGE = int(rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING)
 _LOCAL = int(rt.MemoryType.DEVICE_LOCAL)
+_VISIBLE = int(rt.MemoryType.HOST_VISIBLE)
+_MAPPING = int(rt.BufferUsage.MAPPING_SCOPED)
 _ON_HOST = ("local-sync", "local-task")
 """Drivers that compute in the memory of this process."""
 _ALIGNED = 64
@@ -197,11 +199,7 @@ class Device:
 
 def mappable(buffer: Any) -> bool:
     """Whether the host can read and write the buffer where it lies."""
-    visible = int(rt.MemoryType.HOST_VISIBLE)
-    mapping = int(rt.BufferUsage.MAPPING_SCOPED)
-    return bool(buffer.memory_type() & visible) and bool(
-        buffer.allowed_usage() & mapping
-    )
+    return bool(buffer.memory_type() & _VISIBLE and buffer.allowed_usage() & _MAPPING)
 
 
 class DeviceArray:
