@@ -113,8 +113,8 @@ def restarts(flags: argparse.Namespace) -> None:
     run's after as many rounds.
     """
     rng, deaths, took, back = random.Random(flags.seed), [], [], []
-    mesh = {} if flags.mesh is None else _of_islands(flags.mesh, 3 * flags.kills)
-    changes, loss = _endless(tau=5, **mesh), None
+    mesh = {} if flags.mesh is None else {"mesh": flags.mesh, "validate_every": 5}
+    changes, learnt = _endless(tau=5, **mesh), None
     with started(flags.workers, None, **changes) as run, Audit(run) as audit:
         slots, until = Slots(run.node), time.monotonic() + flags.limit
         while len(took) < flags.kills and time.monotonic() < until:
@@ -134,16 +134,28 @@ def restarts(flags: argparse.Namespace) -> None:
         _quantiles("a round", [r.seconds for r in run.rounds()])
         if mesh:
             _quantiles("first round without its island", _without(run, deaths))
-            loss = _loss_behind(run, 3 * flags.kills)
+            learnt = last_validation(run)
+            _tell_tokens(run, learnt[0])
         print(f"{audit.close()} states that workers held were the ledger's", flush=True)
         run.finish()
-    if loss is not None:
-        _compare(flags, changes, loss)
+    if learnt is not None:
+        _compare(flags, changes, *learnt)
 
 
-def _of_islands(mesh: str, rounds: int) -> dict[str, object]:
-    """Settings of a run in which validation is behind so many rounds."""
-    return {"mesh": mesh, "validate_every": rounds}
+def last_validation(run: Run) -> tuple[int, float]:
+    """The next round that is validated, now that all are back, and its loss."""
+    until = time.monotonic() + 900
+    wanted = run.rounds()[-1].round + 1
+    while max(found := run.validations(), default=0) < wanted:
+        run.check_time(until)
+        time.sleep(0.1)
+    return max(found), found[max(found)]
+
+
+def _tell_tokens(run: Run, number: int) -> None:
+    """Print how much was learnt from until a round; deaths take islands away."""
+    made = {r.round: r.tokens for r in run.rounds() if r.round <= number}
+    print(f"  {sum(made.values()):,} tokens in {number} rounds", flush=True)
 
 
 def _wait_for_round(run: Run, number: int, seconds: float = 120.0) -> None:
@@ -170,16 +182,15 @@ def _loss_behind(run: Run, number: int) -> float:
 
 
 def _compare(
-    flags: argparse.Namespace, changes: dict[str, object], loss: float
+    flags: argparse.Namespace, changes: dict[str, object], number: int, loss: float
 ) -> None:
     """What an undisturbed run has learnt in as many rounds."""
     with started(flags.workers, None, **changes) as run:
-        quiet = _loss_behind(run, 3 * flags.kills)
+        quiet = _loss_behind(run, number)
+        _tell_tokens(run, number)
         run.finish()
     apart = loss / quiet - 1
-    print(
-        f"  loss behind {3 * flags.kills} rounds: {loss:.4f}, undisturbed {quiet:.4f}"
-    )
+    print(f"  loss behind {number} rounds: {loss:.4f}, undisturbed {quiet:.4f}")
     print(f"  {apart:+.2%} apart")
     assert abs(apart) <= 0.01, "the loss is more than 1 % apart"
 

@@ -133,7 +133,7 @@ def stormed(
             print(f"{gap:.1f} s between two at most; every liar was named")
             if audit is not None:
                 failed += returns.tell()
-                reached, loss = last_validation(run)
+                reached, loss = faults.last_validation(run)
                 print(f"{audit.close()} states that ranks held were the ledger's")
         run.finish()
     finally:
@@ -143,16 +143,6 @@ def stormed(
     if flags.islands:
         failed += apart(folder / "undisturbed", flags, changes, reached, loss)
     return failed
-
-
-def last_validation(run: Run) -> tuple[int, float]:
-    """The last round that was validated, once all are back, and its loss."""
-    until = time.monotonic() + faults.END_SECONDS
-    wanted = run.rounds()[-1].round + 1
-    while max(found := run.validations(), default=0) < wanted:
-        run.check_time(until)
-        time.sleep(0.1)
-    return max(found), found[max(found)]
 
 
 def apart(

@@ -62,7 +62,13 @@ def build(count: int, driver: str, path: Path) -> None:
         collectives={"sum_0": what},
         mesh={"m": Mesh(axes={"workers": -1})},
         modules={
-            "cpu": Module(file=where, target="cpu", backend="llvm-cpu", driver=driver)
+            "cpu": Module(
+                file=where,
+                target="cpu",
+                backend="llvm-cpu",
+                driver=driver,
+                straight=("main",),  # as `pcp-compile` writes of such a function
+            )
         },
     )
     Bundle.build(manifest, {where: module}).write(path)

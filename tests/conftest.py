@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -65,7 +66,12 @@ def pytest_collection_modifyitems() -> None:
 
 
 def _drawn_for(path: str) -> bool:
-    place = Path(path).resolve()  # pcp's rooms are links
+    return _is_drawn_for(os.path.dirname(path))
+
+
+@cache
+def _is_drawn_for(folder: str) -> bool:
+    place = Path(folder).resolve()  # pcp's rooms are links
     return any(place.is_relative_to(ROOT / room) for room in DRAWN_FOR)
 
 

@@ -43,6 +43,9 @@ BLOCKS = all_blocks()
 BY_LANGUAGE = READ_OR_RUN | {"console": typed}
 #: Pages that take seconds of a processor, and why.
 LONG = {
+    "docs/anatomy.md": "seven commands that compile",
+    "docs/guide/08-partition.md": "it compiles for a mesh",
+    "docs/guide/09-module.md": "it compiles",
     "docs/guide/10-homes.md": "it trains, and makes a run again",
     "docs/tutorials/a-worker-dies.md": "it trains twice",
     "docs/tutorials/jax.md": "JAX is imported",

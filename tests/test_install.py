@@ -123,6 +123,7 @@ def test_python_says_it_too(core: Installation, tmp_path: Path) -> None:
     assert done.stdout.endswith(f"pip install {COMPILER}\n"), done.stderr
 
 
+@pytest.mark.slow  # test_inspect.py says it where all is there
 def test_inspect_says_all_of_a_bundle(
     core: Installation, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,6 +157,7 @@ def test_doctor_finds_a_worker_ready(core: Installation, tmp_path: Path) -> None
     assert f"-> pip install {COMPILER}\n" in done.stdout
 
 
+@pytest.mark.slow  # below, all is of one installation
 def test_a_worker_trains_for_a_shepherd_that_has_it_all(
     core: Installation, tmp_path: Path
 ) -> None:

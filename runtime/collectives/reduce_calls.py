@@ -24,7 +24,6 @@ from pcp.runtime.collectives.validation import (
     ranges_of,
 )
 from pcp.runtime.collectives.zero_copy_reduce import (
-    ZeroCopyReduce,
     visible,
     zero_copy_reduce_for,
 )
@@ -140,12 +139,12 @@ class AllReduced(AllReduce):
         if shared_scratch is None or choice != "ring" or not shared_scratch.possible:
             target = self._target(array, context)
             return self._reduced(context, array, target, timeout, spec)
-        chunks, through = (
-            bounds(array.size, size),
-            zero_copy_reduce_for(array.nbytes, size),
-        )
-        own = chunks[context.rank] if through is ZeroCopyReduce else (0, 0)
+        chunks = bounds(array.size, size)
+        through = zero_copy_reduce_for(array.nbytes, size)
         target, room = self._placed(array)
+        seen = None
+        if shared_scratch.arrays.reached(context.peers):  # else a copy is of no use
+            seen = visible(array, chunks, context.rank, (target, room))
         part = _contribution(context, self.op, array, into(target))
         facts = facts_of_sum(AllReduce.name, array.dtype, array.shape, self.op)
         return through(
@@ -156,7 +155,7 @@ class AllReduced(AllReduce):
             along_ring(context.ring, context.rank),
             chunks,
             shared_scratch=shared_scratch,
-            visible=visible(array, own, shared_scratch.arrays, context.peers),
+            visible=seen,
             target=target,
             room=room,
             order=context.ring,

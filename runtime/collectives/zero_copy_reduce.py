@@ -23,8 +23,9 @@ a token of the operation, which is removed when it ends like that, before the en
 reported. A member that finds all tokens in place after reading has read the operands
 unchanged, and votes only then.
 
-An operand in ordinary memory is copied first, in the thread that calls: without the own
-chunk, which no peer reads.
+An operand in ordinary memory is copied first, in the thread that calls, to where the
+result will be: an owner reads a piece of its chunk there before it writes the sum over
+it. The own chunk, which no peer reads, is not copied.
 """
 
 import itertools
@@ -43,8 +44,9 @@ from pcp.runtime.collectives.shared_memory_reduce import (
     WORD,
     SharedMemoryReduce,
 )
-from pcp.runtime.memory.shared_arrays import ARRAYS, Offer, PeerMappings, Place
+from pcp.runtime.memory.shared_arrays import ARRAYS, Offer, Place
 from pcp.runtime.memory.shared_segment import Segment
+from pcp.runtime.transport import mover
 from pcp.runtime.transport.frame import Header, parse_json
 
 TURN_BYTES = 4 << 20
@@ -260,24 +262,28 @@ def _bytes(segment: Segment, offer: Offer, nbytes: int) -> NDArray[np.uint8]:
 
 
 def visible(
-    array: NDArray, own: tuple[int, int], reach: PeerMappings, peers: Sequence[int]
+    array: NDArray,
+    chunks: Sequence[tuple[int, int]],
+    rank: int,
+    result: tuple[NDArray, Place | None],
 ) -> Place | None:
     """The place of `array`, or of a copy of it, in memory that peers can map.
 
-    `own` is the range of elements that only this member reads. None where a copy would
-    be of no use, since some of `peers` have no mapped segment yet.
+    The copy is where the result will be, without the chunk that only this member reads.
+    A small array, of which every member reads all, has a copy of its own.
     """
-    if not reach.reached(peers):
-        return None
-    if (place := ARRAYS.place(array)) is not None:
+    target, room = result
+    if (place := ARRAYS.place(array)) is not None or room is None:
         return place
     flat = array.reshape(-1)
-    copy, place = ARRAYS.placed(array.size, array.dtype)
-    if place is None:
-        return None
-    np.copyto(copy[: own[0]], flat[: own[0]])
-    np.copyto(copy[own[1] :], flat[own[1] :])
-    return place
+    if is_small(array.nbytes, len(chunks)):
+        copy, place = ARRAYS.placed(array.size, array.dtype)
+        np.copyto(copy, flat)
+        return place
+    copy, (start, stop) = target.reshape(-1), chunks[rank]
+    mover.copy(copy[:start], flat[:start])
+    mover.copy(copy[stop:], flat[stop:])
+    return room
 
 
 def zero_copy_reduce_for(nbytes: int, members: int) -> type[ZeroCopyReduce]:

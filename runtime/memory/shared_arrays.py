@@ -116,6 +116,15 @@ class SharedArrays:
         return None
 
     @property
+    def plenty(self) -> bool:
+        """Whether half of the arrays that there may be are not in use.
+
+        An array that lasts beyond an operation takes one of these.
+        """
+        most = SHARED.most
+        return most is None or len(self._used) < most // 2
+
+    @property
     def live(self) -> list[int]:
         """The numbers of the segments that may be offered, again too."""
         return [*self._used.copy(), *(segment.number for segment in self._arena.free)]

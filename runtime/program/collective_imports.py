@@ -22,7 +22,7 @@ from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.memory.buffer_pool import BufferPool
 from pcp.runtime.memory.dtypes import numpy_dtype
-from pcp.runtime.memory.shared_arrays import shared_empty
+from pcp.runtime.memory.shared_arrays import ARRAYS
 from pcp.runtime.memory.shared_segment import SMALLEST
 from pcp.runtime.program.devices import Device, first_line, mappable
 from pcp.runtime.program.host_collectives import (
@@ -55,6 +55,29 @@ def tag_of(name: str) -> str:
     return name.rsplit("_", 2)[0]
 
 
+class _Once:
+    """An event that comes once: a lock alone, where `threading.Event` makes three."""
+
+    __slots__ = ("_lock", "came")
+
+    def __init__(self) -> None:
+        self.came = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Let all go on who wait, or will; again without effect. Of one thread."""
+        if not self.came:
+            self.came = True
+            self._lock.release()
+
+    def wait(self) -> None:
+        """Wait for it."""
+        if not self.came:
+            with self._lock:
+                pass
+
+
 class PendingImport:
     """One call of an import by a running function, until its result is delivered.
 
@@ -65,14 +88,14 @@ class PendingImport:
     def __init__(
         self, imports: "Imports", name: str, before: "PendingImport | None"
     ) -> None:
-        self.finished = threading.Event()
+        self._finished = _Once()
         self._imports = imports
         self._name = name
         self._what: Collective = imports.manifest.collectives[name]
         self._before = before
         """The earlier call of the same import: members match calls in order. Of a host
         function the earlier call of any."""
-        self._posted = threading.Event()
+        self._posted = _Once()
         self._answered = False
         self._views: list[Any] = []
         self._results: list[tuple[Any, str]] = []
@@ -81,6 +104,11 @@ class PendingImport:
         """The memory of the result, if it is made there."""
         self._near = False
         """Whether members on this machine read the operand where it lies."""
+        self.brief = False
+        """Whether its exchange may be started, and delivered, in any thread at once.
+
+        Small values that the processor can reach are moved faster than a thread wakes.
+        """
         self._ready = self._done = None
         self._marks = [time.monotonic()]
         """Times of the call, of its operands, of the exchange, and of the end."""
@@ -101,32 +129,31 @@ class PendingImport:
         members = self._comm.world_size if self._comm else 1
         for dtype, shape in results_of(what, members):
             self._results.append((self._unfilled(dtype, shape), dtype))
+        small = what.kind not in ALONE and what.bytes <= _BRIEF_BYTES
+        self.brief = small and all(mappable(v.get_buffer()) for v, _ in self._results)
         made = [view.ref for view, _ in self._results]
         return made[0] if len(made) == 1 else tuple(made)
 
     def _unfilled(self, dtype: str, shape: Sequence[int]) -> Any:
         """The view of a result, and if it is made in place also its memory."""
         device, what = self._imports.device, self._what
-        in_place = made_in_place(self._comm, what)
-        self._near = in_place and what.bytes >= SMALLEST and near(self._comm)
+        if not made_in_place(self._comm, what):
+            return device.unfilled(shape, dtype)
+        self._near = what.bytes >= SMALLEST and near(self._comm)
+        if self._near and ARRAYS.plenty:
+            room, place = ARRAYS.placed(tuple(shape), numpy_dtype(dtype))
+            if place is not None and (view := device.over(room, dtype)) is not None:
+                self._room = room
+                return view
         view = device.unfilled(shape, dtype)
-        if in_place and not self._near:
+        if not self._near:
             self._room = device.memory(view, dtype)
         return view
 
     @property
-    def brief(self) -> bool:
-        """Whether its exchange may be started, and delivered, in any thread at once.
-
-        Small values that the processor can reach are moved faster than a thread wakes.
-        """
-        small = self._what.kind not in ALONE and self._what.bytes <= _BRIEF_BYTES
-        return small and all(mappable(v.get_buffer()) for v, _ in self._results)
-
-    @property
     def ready(self) -> bool:
         """Whether its operands are here, and its turn has come."""
-        first = self._before is None or self._before._posted.is_set()
+        first = self._before is None or self._before._posted.came
         return first and (self._ready is None or bool(self._ready.wait(timeout=0)))
 
     def exchange(self) -> None:
@@ -170,21 +197,33 @@ class PendingImport:
         # The next call of this import refers to it, and must not keep its buffers.
         self._views, self._results, self._ready, self._done = [], [], None, None
         self._room = None
-        self.finished.set()
+        self._finished.set()
+
+    def wait_until_finished(self) -> None:
+        """Wait until its result is delivered, or it has failed."""
+        self._finished.wait()
 
     def _launch(self) -> Any:
         """Start the exchange of the operands' values."""
-        what, device = self._what, self._imports.device
-        room = shared_empty if self._near else self._imports.memory.new
-        arrays = [
-            device.download(view, dtype, room)
-            for view, dtype in zip(self._views, self._dtypes, strict=True)
-        ]
+        what = self._what
+        arrays = [*map(self._operand, self._views, self._dtypes)]
         if what.kind == HOST:
             return self._imports.run_on_host(what, arrays)
         if self._comm is None:
             return alone(what, arrays)
         return launch(self._comm, what, arrays[0], tag_of(self._name), self._room)
+
+    def _operand(self, view: Any, dtype: str) -> NDArray:
+        """The values of an operand: its own memory where the sum only reads it.
+
+        They stay until the program's fence is signalled: `pcp-legalize` lets nothing
+        write over what an exchange reads.
+        """
+        device = self._imports.device
+        if self._room is not None and (array := device.memory(view, dtype)) is not None:
+            return array
+        room = ARRAYS.empty if self._near else self._imports.memory.new
+        return device.download(view, dtype, room)
 
     def _hand_over(self, pending: Any) -> None:
         """Have the result delivered, by a thread for that alone unless it is brief."""
@@ -285,7 +324,7 @@ class Imports:
         """
         self._failed = failed
         for asked in self._asked:
-            asked.finished.wait()
+            asked.wait_until_finished()
         self._asked.clear()
         return self._fault
 

@@ -22,11 +22,19 @@ from numpy.typing import NDArray
 
 from pcp.errors import ConfigError, UsageError
 from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
+from pcp.runtime.memory.shared_segment import address
 from pcp.runtime.program import threads
 from pcp.runtime.program.stacks import Row
+from pcp.runtime.transport import mover
 
 _USAGE = int(rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING)
 _LOCAL = int(rt.MemoryType.DEVICE_LOCAL)
+_VISIBLE = int(rt.MemoryType.HOST_VISIBLE)
+_MAPPING = int(rt.BufferUsage.MAPPING_SCOPED)
+_ON_HOST = ("local-sync", "local-task")
+"""Drivers that compute in the memory of this process."""
+_ALIGNED = 64
+"""Bytes; IREE's loops load so much at once."""
 _STAGING = int(rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE)
 
 _ELEMENTS = {
@@ -121,6 +129,19 @@ class Device:
         """MLIR's name of a buffer view's element type."""
         return _NAMES[int(view.element_type)]
 
+    def over(self, array: NDArray, dtype: str) -> Any | None:
+        """A buffer view of an array's own memory, which it keeps; None if it cannot.
+
+        The array is C-contiguous, and not small.
+        """
+        if self.driver not in _ON_HOST or address(array) % _ALIGNED:
+            return None
+        lent = mover.lend(array.reshape(-1).view(np.uint8))
+        if lent is None:
+            return None
+        octets = self.hal.from_dlpack_capsule(lent).get_buffer()
+        return rt.HalBufferView(octets, list(array.shape), int(_ELEMENTS[dtype]))
+
     def memory(self, view: Any, dtype: str) -> NDArray | None:
         """A buffer view's own memory as an array; None if the host cannot reach it."""
         buffer = view.get_buffer()
@@ -181,11 +202,7 @@ class Device:
 
 def mappable(buffer: Any) -> bool:
     """Whether the host can read and write the buffer where it lies."""
-    visible = int(rt.MemoryType.HOST_VISIBLE)
-    mapping = int(rt.BufferUsage.MAPPING_SCOPED)
-    return bool(buffer.memory_type() & visible) and bool(
-        buffer.allowed_usage() & mapping
-    )
+    return bool(buffer.memory_type() & _VISIBLE and buffer.allowed_usage() & _MAPPING)
 
 
 class DeviceArray:

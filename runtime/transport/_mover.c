@@ -15,6 +15,7 @@
 #include "_bulk.h"
 #include "_frames.h"
 #include "_jobs.h"
+#include "_lent.h"
 #include "_moves.h"
 
 /* The type Hash, with the interface of xxhash.xxh3_64. */
@@ -300,6 +301,7 @@ static PyMethodDef functions[] = {
 #ifdef __linux__
     {"peek", peek, METH_O, "What a selector would report at once."},
 #endif
+    {"lend", lend, METH_O, "A DLPack capsule of memory, given back in any thread."},
     {"push", push, METH_VARARGS, "Send what a socket takes, with the lock held."},
     {"pull", pull, METH_VARARGS, "Receive what a socket has, with the lock held."},
     {"receive", receive, METH_VARARGS, "Receive and add what a socket has."},

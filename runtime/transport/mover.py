@@ -48,6 +48,16 @@ def copy(to: NDArray, source: NDArray) -> None:
         np.copyto(to, source)
 
 
+def lend(array: NDArray) -> object | None:
+    """A DLPack capsule of an array's bytes, for a library with threads of its own.
+
+    Those may give it back while a thread that has the interpreter's lock waits for
+    them. None without the compiled loops: what Python can lend takes that lock.
+    """
+    make = getattr(compiled, "lend", None)  # older compiled loops lack it
+    return None if make is None else make(array)
+
+
 def send(sock: "Wire", views: list[memoryview], loops: ModuleType | None) -> int:
     """Send part of these bytes; how many. A plain socket has `loops`."""
     if loops is None or sum(map(len, views)) > SMALL_BYTES:

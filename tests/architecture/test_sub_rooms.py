@@ -21,7 +21,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "collectives": "transport memory compression",
         "group": "collectives transport memory",
         "communicator": "group collectives topology compression memory transport",
-        "program": "communicator collectives memory",
+        "program": "communicator collectives memory transport",
     },
     "training": {
         "config": "",

@@ -83,6 +83,7 @@ def test_embedding(interpreter: Interpreter) -> None:
     assert not ours[[0, 2, 3]].any()
 
 
+@pytest.mark.slow  # a loop of many steps
 def test_running_sum(interpreter: Interpreter) -> None:
     def fn(x: Any) -> Any:
         return lax.cumsum(x.astype(jnp.bfloat16)).astype(jnp.float32)

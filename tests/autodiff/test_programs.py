@@ -10,7 +10,7 @@ from helpers.servers.interpreter import Interpreter
 from helpers.servers.iree_server import Iree
 
 #: Compiled by default; the others are interpreted, all both ways by `make test-full`.
-THROUGH_IREE = {"gpt", "cnn", "lstm", "spectral"}
+THROUGH_IREE = {"spectral"}
 
 #: The reference interpreter ends its process on real Fourier transforms.
 NOT_INTERPRETED = {"spectral"}

@@ -28,6 +28,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
+@pytest.mark.slow  # it counts in ten models of JAX
 def test_sums_are_near_those_of_jax(benchmark: Any) -> None:
     """Operations of each program, and bytes of all ten together."""
     *rows, total = benchmark.counts(list(benchmark.PROGRAMS))

@@ -60,6 +60,7 @@ QUICK = Group([case for case in EVERY if case.name in FAST])
 REST = Group([case for case in EVERY if case.name not in {*FAST, *NOT_IN_IREE}])
 
 
+@pytest.mark.slow  # test_programs.py has others
 @pytest.mark.parametrize("case", QUICK.cases, ids=str)
 def test_gradient(case: Case, iree: Iree) -> None:
     QUICK.check(case, iree)

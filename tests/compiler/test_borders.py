@@ -141,6 +141,7 @@ def _circle(x: Any) -> Any:
     return jnp.sum(special.exp1(x * x + 0.2))
 
 
+@pytest.mark.slow  # seconds of IREE; all is above, forward
 @pytest.mark.parametrize(
     "loss",
     # Slow: ten seconds of IREE, and all that it has is above, forward.

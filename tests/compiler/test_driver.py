@@ -13,6 +13,7 @@ from helpers.models.stablehlo_small import (
     train_inputs,
     train_loss_and_gradients,
 )
+from helpers.sampled import sampled
 
 from pcp.bundle import Bundle
 from pcp.compiler import driver, iree, pipelines
@@ -300,6 +301,7 @@ def test_keep_ir(tmp_path: Path, cache: Path) -> None:
     assert "hal.device.targets" in (tmp_path / "ir/target-cpu.mlir").read_text()
 
 
+@pytest.mark.slow  # a program more
 def test_grad_mode(cache: Path) -> None:
     bundle = compile(TRAIN, mode="grad", cache=cache)
     assert set(bundle.manifest.functions) == {"main", "grad"}
@@ -350,7 +352,7 @@ def test_tiles_that_iree_cannot_follow_are_left_to_it(
     assert any("exceeded stack" in line and "its own" in line for line in said)
 
 
-@pytest.mark.parametrize("target", ["gfx942", "vulkan", "metal"])
+@sampled("target", ["gfx942", "vulkan", "metal"], ["gfx942"])
 def test_a_training_module_compiles_for(target: str) -> None:
     bundle = compile(TRAIN, target)
     assert len(bundle.module(target)) > 1000

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers.oracles import staged_training
 from helpers.oracles.staged_training import NO_PROGRAM
+from helpers.sampled import sampled
 
 from pcp.compiler import bundling, signature
 from pcp.compiler.options import CompileOptions
@@ -28,7 +29,7 @@ def _drawn(function: Function) -> dict[tuple[str, str], np.ndarray]:
     return {t.key: v for t, v in zip(function.results, values, strict=True)}
 
 
-@pytest.mark.parametrize("case", CASES)
+@sampled("case", CASES, 2)
 def test_members_draw_their_parts(case: str) -> None:
     """Joined they are the whole, bit by bit; of no tensor is something left out."""
     model, options = CASES[case]

@@ -100,6 +100,7 @@ def compiled_together(target: str, flags: tuple[str, ...]) -> frozenset[str]:
     return frozenset(limit.name for limit in alike)
 
 
+@pytest.mark.slow  # each op's own tests compile it, too
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
 def test_pcp_legalize_leaves_what_the_table_says(limit: Limit) -> None:
     if limit.leaves.startswith("an error: "):

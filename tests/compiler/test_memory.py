@@ -70,6 +70,7 @@ def gradients(path: Path) -> list[np.ndarray]:
 NEAR = 1.15
 
 
+@pytest.mark.slow  # two programs, each measured
 @pytest.mark.parametrize(
     ("loop", "rows", "share"),
     [

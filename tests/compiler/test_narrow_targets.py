@@ -65,6 +65,7 @@ def gradient() -> Bundle:
     return compiled(MLP, GPUS, "grad")
 
 
+@pytest.mark.slow  # test_driver.py compiles one for one
 def test_a_gradient_compiles_for_each_gpu(gradient: Bundle) -> None:
     assert set(gradient.manifest.modules) == set(GPUS)
 
@@ -131,6 +132,7 @@ def lookup(table: Any, w: Any, tokens: Any) -> Any:
     return jnp.square(table[tokens] @ w).mean()
 
 
+@pytest.mark.slow  # three targets
 def test_the_gradient_of_a_lookup_compiles() -> None:
     tokens = jnp.zeros((2, 16), jnp.int32)
     bundle = compiled((lookup, [(64, 32), (32, 32)], [tokens]), ["gfx942"], "grad")

@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 import pytest
+from helpers.sampled import sampled
 
 from pcp.bundle import Bundle
 from pcp.compiler import driver
@@ -114,7 +115,7 @@ def plain() -> Bundle:
 
 
 @pytest.mark.parametrize("device", ["local-sync", "local-task"])
-@pytest.mark.parametrize("inflight", [2, 3])
+@sampled("inflight", [2, 3], 1)
 def test_sums_are_under_way_while_the_program_goes_on(
     device: str, inflight: int, plain: Bundle
 ) -> None:

@@ -64,6 +64,7 @@ def test_quorums_follow_each_other(store) -> None:
         assert group.errored() is None
 
 
+@pytest.mark.slow  # DDP in threads; quorums are above
 def test_what_torchft_gives_as_options(store) -> None:
     """A reduction in place of options, each collective, DDP over the group."""
     groups = [ProcessGroupPcp(WAIT) for _ in range(2)]

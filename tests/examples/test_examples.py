@@ -50,8 +50,15 @@ def test_a_replica_of_torchft_dies_and_comes_back(tmp_path: Path) -> None:
     assert sums[0] == sums[1]
 
 
-#: test_torch_backend.py trains with DDP on pcp, test_torch.py compiles torch's models.
-SLOW = {"ddp_on_pcp", "torch_to_bundle"}
+#: test_torch_backend.py trains with DDP on pcp, test_torch.py compiles torch's models,
+#: test_readme.py differentiates one of JAX, and numpy's collectives are those of JAX.
+SLOW = {
+    "ddp_on_pcp",
+    "torch_to_bundle",
+    "jax_to_gradient",
+    "jax_collectives",
+    "engines_by_address",
+}
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,10 @@ from pcp.frontends.torch import from_torch, trained_parameters
 
 @pytest.mark.parametrize(
     "name",
-    # examples/torch_to_bundle.py compares the MLP, and is run by a test; a transformer
-    # takes 10 s, and tests/autodiff/test_programs.py has a GPT and a Llama.
+    # The others take 10 s, and tests/autodiff/test_programs.py has them as of JAX.
     [
-        "cnn",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("llama", "gpt", "mlp")),
+        "mlp",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("llama", "gpt", "cnn")),
     ],
 )
 def test_gradients_equal_torch(name: str) -> None:

@@ -80,6 +80,7 @@ def test_parameters_are_among_the_arguments(params: list[int]) -> None:
         weights_of(lambda x, w: jnp.sum(x @ w), X, X.T, params=params)
 
 
+@pytest.mark.slow  # test_readme.py has one
 def test_gradients_equal_jax() -> None:
     module = pcp.from_jax(loss, PARAMS, X, Y)
     bundle = pcp.compile(module, targets=["cpu:host"], mode="grad")

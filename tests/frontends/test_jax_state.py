@@ -57,6 +57,7 @@ def test_roles_and_names() -> None:
     ]
 
 
+@pytest.mark.slow  # test_evaluation.py trains with state
 def test_the_numbers_are_jaxs() -> None:
     """The key is split in the program: the bits are those that JAX draws."""
     bundle = pcp.compile(_module(), targets=["cpu:host"], mode="grad")

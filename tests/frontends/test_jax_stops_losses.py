@@ -143,6 +143,7 @@ def _compiled() -> dict[str, tuple[Any, Any]]:
     }
 
 
+@pytest.mark.slow  # IREE compiles nine losses; test_jax_stops.py: programs
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradients_of_losses(name: str) -> None:
     ours, theirs = _compiled()[name]

@@ -16,7 +16,10 @@ from pcp.frontends.torch import from_torch, weights_of
 @pytest.mark.parametrize(
     "name",
     # Slow: examples/torch_to_bundle.py compares the MLP, and is run by a test.
-    ["gpt", "llama", "cnn", pytest.param("mlp", marks=pytest.mark.slow)],
+    [
+        "gpt",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("llama", "cnn", "mlp")),
+    ],
 )
 def test_loss_equals_torch_in_float32(name: str, iree: Iree) -> None:
     case = example(name)
@@ -78,6 +81,7 @@ class Norms(nn.Module):
         return (y * spread[:, None]).sum() + torch.var_mean(x)[0]
 
 
+@pytest.mark.slow  # a program more
 def test_variances_stay_in_float32(iree: Iree) -> None:
     torch.manual_seed(0)
     model, x = Norms(), torch.randn(3, 4, 6)

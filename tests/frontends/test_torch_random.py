@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.oracles.drawn_numbers import drawing, uniform
+from helpers.sampled import sampled
 from helpers.servers.evaluator import Evaluator
 from helpers.servers.iree_server import Iree
 from torch import Tensor, nn
@@ -93,8 +94,8 @@ def _drawn(evaluator: Evaluator, draw: Any, shape: tuple[int, ...]) -> np.ndarra
 N = 40_000
 
 
-@pytest.mark.parametrize(
-    ("draw", "mean", "spread"),
+@sampled(
+    "draw, mean, spread",
     [
         (lambda x: nn.functional.dropout(x, 0.1), 1.0, (0.1 / 0.9) ** 0.5),
         (lambda x: torch.rand_like(x), 0.5, 12**-0.5),
@@ -106,6 +107,7 @@ N = 40_000
         (lambda x: torch.empty_like(x).exponential_(2.0) * x, 0.5, 0.5),
         (lambda x: torch.empty_like(x).uniform_(-1.0, 3.0) * x, 1.0, 4 * 12**-0.5),
     ],
+    3,
 )
 def test_each_op_has_its_distribution(
     iree: Iree, draw: Any, mean: float, spread: float

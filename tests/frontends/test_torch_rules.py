@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.oracles.torch_gradients import derived, ours, theirs
+from helpers.sampled import sampled
 from helpers.servers.interpreter import Interpreter
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -212,7 +213,19 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@sampled(
+    "name",
+    FUNCTIONS,
+    [
+        "set up",
+        "inside",
+        "once",
+        "listed",
+        "not differentiable",
+        "stopped",
+        "checkpoint",
+    ],
+)
 def test_gradients(name: str, interpreter: Interpreter) -> None:
     model = Model(FUNCTIONS[name])
     (value, *_), (found,) = ours(interpreter, model, X)
@@ -220,7 +233,7 @@ def test_gradients(name: str, interpreter: Interpreter) -> None:
     np.testing.assert_allclose(found, theirs(model, X)[0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["rounded", "three", "set up", "inside", "again"])
+@sampled("name", ["rounded", "three", "set up", "inside", "again"], 2)
 def test_order_two(name: str, interpreter: Interpreter) -> None:
     model = Model(FUNCTIONS[name])
     (first,) = torch.autograd.grad(model(X), model.w, create_graph=True)
@@ -242,6 +255,7 @@ def test_calls_that_are_alike_are_written_once() -> None:
     assert str(module).count('"pcp.custom_vjp"') == 2
 
 
+@pytest.mark.slow  # its gradient above would not be there
 def test_a_function_that_applies_itself_ends() -> None:
     text = str(from_torch(Model(FUNCTIONS["again"]), X))
     assert 3 <= text.count('"pcp.custom_vjp"') <= 20

@@ -62,6 +62,7 @@ def test_roles_and_first_values() -> None:
     assert {name for name, role in results[2:]} == {"average", *stats}
 
 
+@pytest.mark.slow  # test_evaluation.py trains such a model
 def test_a_step_is_torchs() -> None:
     model, x, labels = _net()
     module = from_torch(model, x, labels)
@@ -125,6 +126,7 @@ def _table() -> Any:
     return from_torch(Table(), torch.ones(8))
 
 
+@pytest.mark.slow  # three exports
 def test_what_becomes_of_state_may_be_declared() -> None:
     model, *inputs = _net()
     rule = {"*.num_batches_tracked": "sum"}

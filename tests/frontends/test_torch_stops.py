@@ -8,6 +8,7 @@ import torch
 from helpers.oracles.torch_gradients import GRADIENT, ours, theirs
 from helpers.present import present
 from helpers.random_programs.torch_stops import SIZE, Drawn
+from helpers.sampled import sampled
 from helpers.servers.interpreter import Interpreter
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -17,7 +18,7 @@ from pcp.frontends.signature import arguments_of
 from pcp.frontends.torch import from_torch
 
 X = torch.tensor([1.0, 2.0, 3.0])
-COUNT = 10
+COUNT = 5
 
 
 class Model(nn.Module):
@@ -40,8 +41,8 @@ def _differing(found, wanted) -> list[int]:
 
 @pytest.mark.parametrize(
     "seed",
-    # torch.export takes the square of the number of regions: 10 functions at a time.
-    [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 100))],
+    # torch.export takes the square of the number of regions: 5 functions at a time.
+    [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 200))],
 )
 def test_drawn_nestings(seed: int, interpreter: Interpreter) -> None:
     model, weights = Drawn(seed, COUNT), torch.linspace(0.5, 2.0, SIZE)
@@ -129,7 +130,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
+@sampled("name", KEPT, 8)
 def test_kept(name: str, interpreter: Interpreter) -> None:
     model = Model(KEPT[name])
     _, (found,) = ours(interpreter, model, X)

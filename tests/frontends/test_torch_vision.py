@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers.models.torch_vision import STEMS, Stem
 from helpers.oracles import torch_gradients as gradients
+from helpers.sampled import sampled
 from helpers.servers.interpreter import Interpreter
 
 import pcp
@@ -34,6 +35,7 @@ def _cases() -> Iterator[Any]:
             yield pytest.param(stem, target, marks=marks, id=name)
 
 
+@pytest.mark.slow  # test_gradient_parity.py has a model of PyTorch
 @pytest.mark.parametrize(("stem", "target"), list(_cases()))
 def test_forward_and_gradient(stem: Stem, target: str) -> None:
     model, images = stem.built()
@@ -73,7 +75,9 @@ class Upsampled(torch.nn.Module):
         return (y * torch.cos(torch.arange(float(y.numel()))).reshape(y.shape)).sum()
 
 
-@pytest.mark.parametrize("how", UPSAMPLED, ids=str)
+@sampled(
+    "how", UPSAMPLED, [UPSAMPLED[0], {"size": (7, 9), "mode": "bilinear"}], ids=str
+)
 def test_upsampling(how: dict[str, Any], interpreter: Interpreter) -> None:
     model = Upsampled(**how)
     _, (found,) = gradients.ours(interpreter, model)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.sampled import sampled
 
 from pcp.errors import UsageError
 from pcp.serving.interface import Sampling
@@ -43,7 +44,7 @@ def test_threefry_has_the_published_values() -> None:
         assert (int(a[0]), int(b[0])) == wanted
 
 
-@pytest.mark.parametrize(
+@sampled(
     "sampling",
     [
         Sampling(temperature=1.0),
@@ -51,6 +52,7 @@ def test_threefry_has_the_published_values() -> None:
         Sampling(temperature=1.3, top_p=0.8),
         Sampling(temperature=1.0, min_p=0.1),
     ],
+    1,
 )
 def test_draws_have_the_frequencies_of_the_definition(sampling: Sampling) -> None:
     """4,000 positions against the probabilities, by chi squared."""

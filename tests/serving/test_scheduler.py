@@ -76,8 +76,8 @@ class Desk:
         return made
 
 
-def test_two_thousand_drawn_schedules() -> None:
-    assert first_violation(range(2000)) is None
+def test_drawn_schedules() -> None:
+    assert first_violation(range(800)) is None
 
 
 def _thousand(first: int) -> str | None:

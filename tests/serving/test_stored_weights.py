@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.sampled import sampled
 from helpers.serving import small_llama
 
 from pcp.errors import ConfigError, UsageError
@@ -33,14 +34,16 @@ def _meant(made: small_llama.Weights, kind: str) -> small_llama.Weights:
     return found
 
 
-@pytest.mark.parametrize(
-    ("kind", "error"),
+@pytest.mark.slow  # it compiles a decoder
+@sampled(
+    "kind, error",
     [
         ("bf16", 1e-5),
         pytest.param("f16", 1e-5, marks=pytest.mark.slow),  # as bf16, in another type
         pytest.param("int8", 0.03, marks=pytest.mark.slow),  # as int4
         ("int4", 0.03),
     ],
+    [("int4", 0.03)],
 )
 def test_logits(kind: str, error: float, tmp_path: Path) -> None:
     """Integers are multiplied with x in 8 bits: that is the rest of the error."""
@@ -96,9 +99,10 @@ def test_integers_stand_for_what_they_were_made_of(kind: str, error: float) -> N
     assert not got[3, 64:96].any()
 
 
+@pytest.mark.slow  # it compiles a decoder
 def test_panels_of_another_shape_are_refused(tmp_path: Path) -> None:
     small_llama.save(tmp_path)
-    bundle = compile_folder(tmp_path, ["prefill:8", "decode:1"], 64, weights="int8")
+    bundle = compile_folder(tmp_path, ["prefill:8", "decode:1"], 64, weights="int4")
     wanted = weights.parameters(bundle.manifest.functions["prefill_8_64"].inputs)
     files = weights.mapped(tmp_path)
     name = "lm_head.weight"

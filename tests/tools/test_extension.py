@@ -163,6 +163,7 @@ func.func @main(
 """
 
 
+@pytest.mark.slow  # four commands
 def test_a_sharding_rule_cuts_an_op_of_an_extension(tmp_path: Path) -> None:
     """Two members each multiply their half, and add what they have."""
     (tmp_path / "mine.py").write_text(HEAD + MATRICES)
@@ -193,6 +194,7 @@ def test_an_op_that_nobody_lowers_names_the_way(tmp_path: Path) -> None:
     assert "--load" in done.stderr
 
 
+@pytest.mark.slow  # pcp-compile refuses it; pcp-opt does above
 def test_an_op_that_stays_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.mlir").write_text(MODEL)
     text = EXAMPLE.read_text().replace('lowering=("lower-example",),', "")
@@ -240,6 +242,7 @@ def test_a_file_that_fails(tmp_path: Path) -> None:
     assert "mine.py: ZeroDivisionError: division by zero" in refused(tmp_path, "1 / 0")
 
 
+@pytest.mark.slow  # as a rule that is taken
 def test_a_name_that_is_taken(tmp_path: Path) -> None:
     text = """class Mine(Pass):
     name = "cse"
@@ -248,6 +251,7 @@ EXTENSION = pcp.Extension(passes=(Mine,))
     assert "name='cse' must be a name of its own" in refused(tmp_path, HEAD + text)
 
 
+@pytest.mark.slow  # as a rule that is taken
 def test_a_kind_that_is_taken(tmp_path: Path) -> None:
     text = """from pcp.passes.training.optimizers.spec import Optimizer
 class Mine(Optimizer):
@@ -257,6 +261,7 @@ EXTENSION = pcp.Extension(optimizers={Mine: None})
     assert "adamw is already a name, of <class" in refused(tmp_path, HEAD + text)
 
 
+@pytest.mark.slow  # a rule that is taken is below
 def test_a_dialect_that_is_taken(tmp_path: Path) -> None:
     (tmp_path / "first.py").write_text(EXAMPLE.read_text())
     text = """from pcp.dialect.bindings import ext
@@ -287,10 +292,12 @@ def test_what_is_no_rule(tmp_path: Path) -> None:
     assert "mine.op: int is no derivative rule" in refused(tmp_path, HEAD + text)
 
 
+@pytest.mark.slow  # as a file that fails
 def test_a_file_that_exits(tmp_path: Path) -> None:
     assert "mine.py: SystemExit: 3" in refused(tmp_path, "raise SystemExit(3)")
 
 
+@pytest.mark.slow  # a command more
 def test_a_dataclass_with_annotations_as_text(tmp_path: Path) -> None:
     text = "from __future__ import annotations\n" + EXAMPLE.read_text()
     (tmp_path / "mine.py").write_text(text)

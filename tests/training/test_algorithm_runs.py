@@ -80,6 +80,7 @@ def test_a_fault_between_two_steps_that_all_make_together(tmp_path, fault) -> No
     assert saved.outer["inner.step"] == 9  # no step of the broken round counted
 
 
+@pytest.mark.slow  # a run more
 def test_an_algorithm_for_one_worker_keeps_the_others_standing_by(tmp_path) -> None:
     content = bundle("linear", "snoo{lr=0.5}").to_bytes()
     exp = experiment(tmp_path, **_keys(outer_loop_steps=3))

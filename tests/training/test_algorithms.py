@@ -94,6 +94,7 @@ def test_who_has_fewer_batches_takes_the_others_steps() -> None:
         one.close()
 
 
+@pytest.mark.slow  # test_codes.py tests the code
 def test_all_frequencies_of_one_worker_are_sign_descent() -> None:
     """k = all, M = 1, β = 0: θ <- θ - η sign(g)."""
     seen = play(bundle("linear", "demo{k=4096,beta=0}"), data(1), ROUNDS)
@@ -123,6 +124,7 @@ def test_delayed_deltas_are_seen_one_round_later() -> None:
         )
 
 
+@pytest.mark.slow  # two programs
 def test_one_worker_alone_with_momentum_is_diloco_of_one() -> None:
     alone = play(bundle("linear", "snoo{lr=0.5}"), data(1), ROUNDS)
     of_one = play(bundle("linear", "diloco{lr=0.5,momentum=0.9}"), data(1), ROUNDS)
@@ -131,6 +133,7 @@ def test_one_worker_alone_with_momentum_is_diloco_of_one() -> None:
     assert not bundle("linear", "snoo{lr=0.5}").manifest.collectives
 
 
+@pytest.mark.slow  # test_codes.py tests the code
 @pytest.mark.parametrize(
     "algorithm",
     [

@@ -44,6 +44,7 @@ SLOW = [
 ]
 
 
+@pytest.mark.slow  # a program more
 @pytest.mark.parametrize("algorithm", ["diloco{lr=0.5,momentum=0.5}", *SLOW])
 def test_the_order_of_the_workers_does_not_matter(algorithm: str) -> None:
     """Bit for bit: with four workers and a linear loss every sum is exact."""

@@ -127,6 +127,12 @@ def test_a_model_that_has_no_modes_has_one_program() -> None:
     assert model.training
     assert model.drop.training
     assert not hasattr(nn.Module, "training")
+
+
+@pytest.mark.slow  # it compiles twice what no mode but train keeps
+def test_only_training_keeps_both() -> None:
+    inputs = [torch.zeros(BATCH, WIDTH), torch.zeros(BATCH)]
+    module = pcp.from_torch(Model(), *inputs)
     for mode in ("forward", "grad"):
         bundle = pcp.compile(module, ["cpu"], mode=mode)
         assert "evaluation" not in bundle.manifest.functions
@@ -223,6 +229,7 @@ def test_export_of_jax_says_what_arguments_are(
     assert "--key goes with --jax" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # test_validation_takes_the_average_of_two_workers starts from some
 @pytest.mark.parametrize("algorithm", ["none", "ddp"])
 def test_an_average_begins_as_the_weights_that_are_given(algorithm: str) -> None:
     """Not as those that the seed would have made."""
@@ -241,6 +248,7 @@ def test_an_average_begins_as_the_weights_that_are_given(algorithm: str) -> None
     np.testing.assert_array_equal(started, w + 1)
 
 
+@pytest.mark.slow  # a run of two workers; the loss itself is checked above
 @pytest.mark.parametrize("evaluated", ["averages", "parameters"])
 def test_validation_takes_the_average_of_two_workers(
     evaluated: str, tmp_path: Path

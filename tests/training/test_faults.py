@@ -66,6 +66,7 @@ def test_a_killed_worker_costs_its_share_and_nothing_else(tmp_path, processes, d
     assert kinds.count("returned") <= 1
 
 
+@pytest.mark.slow  # a frozen one does, too
 def test_a_worker_that_comes_back_takes_part_in_the_next_round(tmp_path, processes):
     exp = experiment(tmp_path, outer_loop_steps=4000, max_epochs=200)
     shepherd, watcher, thread = start_shepherd(exp, workers=2)
@@ -142,6 +143,7 @@ def test_a_shepherd_that_is_stopped_and_goes_on_drops_nobody(tmp_path, processes
     assert "left" not in shepherd.text
 
 
+@pytest.mark.slow  # one dies above
 def test_all_workers_may_die(tmp_path, processes):
     exp = experiment(
         tmp_path, outer_loop_steps=10, checkpoint_every=3, heartbeat_limit_seconds=1.0

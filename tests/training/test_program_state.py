@@ -142,6 +142,7 @@ def _step(bundle: Bundle, batches: Any) -> tuple[list[float], Any, Any, Any]:
     return losses, metrics, state, gradients
 
 
+@pytest.mark.slow  # two programs more
 def test_a_batch_in_pieces_is_its_pieces_one_after_another(bundle: Bundle) -> None:
     """State goes from piece to piece, and each piece has the key that it would have."""
     draw = np.random.default_rng(3)
@@ -171,6 +172,7 @@ def test_a_batch_in_pieces_is_its_pieces_one_after_another(bundle: Bundle) -> No
     np.testing.assert_allclose(gradient, np.mean(gradients, 0), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow  # it compiles for a mesh
 def test_over_a_mesh_it_is_the_program_that_it_is_whole() -> None:
     """Batch statistics are of the whole batch, and members draw parts of one mask."""
     draw = np.random.default_rng(4)

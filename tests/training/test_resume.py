@@ -35,7 +35,7 @@ ALGORITHMS = (
 )
 SLOW = pytest.mark.slow
 CHANGES = ((1, 2), (2, 3))
-DEFAULT = {("noloco", "sgd"), ("muloco{wire=2bit}", "nesterov")}
+DEFAULT = {("muloco{wire=2bit}", "nesterov")}
 
 
 def _cases():

@@ -9,16 +9,17 @@ import pytest
 from helpers.simulation.drawn_schedules import wrong
 
 
+@pytest.mark.slow  # test_run_schedules.py has that of the state machine
 def test_a_seed_gives_the_same_run() -> None:
     assert wrong(5, 3, twice=True, faults=6) == []
 
 
 def test_no_schedule_stops_a_run_or_makes_it_wrong() -> None:
-    assert wrong(0, 20) == []
+    assert wrong(0, 12) == []
 
 
 def test_no_schedule_on_own_clocks_does() -> None:
-    assert wrong(0, 15, own_clocks=True) == []
+    assert wrong(0, 8, own_clocks=True) == []
 
 
 def test_a_shepherd_killed_at_a_commit_has_kept_that_round() -> None:

@@ -32,6 +32,7 @@ from pcp.training.config.island_options import axes_of
 from pcp.training.data.formats.table import check_readable
 from pcp.training.observe.metrics import Observer
 from pcp.training.storage.run_folder import RunFolder
+from pcp.training.trainer.bundle_checks import check_islands
 from pcp.tuning_table import fitting
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def compiler_for(
     """`compile_for(target)`: a bundle from the experiment's model.
 
     A bundle must hold the target already; a model is compiled, with the
-    compiler imported only then.
+    compiler imported only then. `ConfigError` now for what no island could train.
     """
     path = experiment.model_path
     if path.endswith(".pcp"):
@@ -223,6 +224,8 @@ def compiler_for(
                     f"pcp-compile --{key}, or name the model"
                 )
         return lambda target: _from_bundle(path, target)
+    if max(experiment.sizes) > 1:
+        _check_islands(experiment)
 
     def compile_for(target: str) -> bytes:
         from pcp.compiler import driver
@@ -248,6 +251,15 @@ def compiler_for(
         return content
 
     return compile_for
+
+
+def _check_islands(experiment: Experiment) -> None:
+    """Refuse an algorithm that islands do not have, before anything is compiled."""
+    from pcp.passes.training.expand_training import outer_rule
+
+    algorithm = outer.parse(algorithm_text(experiment))
+    plan = outer_rule(algorithm).plan(algorithm)
+    check_islands(plan, " and ".join(experiment.shapes))
 
 
 def _options(experiment: Experiment, **where: Any) -> Any:

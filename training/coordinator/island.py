@@ -353,17 +353,17 @@ class AddressTable:
         return address
 
 
-def _far(beat: Heartbeat) -> tuple[int, ...]:
+def _far(beat: Heartbeat) -> tuple[float, ...]:
     """A rank's progress, to compare: by its order, as its steps are its process's.
 
     One that has not begun with an order comes first; one that waits is further than one
-    that acts.
+    that acts. Of equals the one counts that has not moved for longest, each time.
     """
     order, at = beat.meeting, beat.at
     begun = (-1,) * 3 if order is None else (order.round, order.epoch, order.entered)
     if at is None:
         return begun
-    return *begun, at.call == "waiting", at.with_others, at.steps
+    return *begun, at.call == "waiting", at.with_others, at.steps, -at.since
 
 
 def _waited(awaits: AwaitedRanks) -> float:

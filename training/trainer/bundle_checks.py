@@ -1,6 +1,6 @@
 """Checks of a training bundle's manifest, and the training plan in it."""
 
-from pcp.errors import BundleError, UsageError
+from pcp.errors import BundleError, ConfigError, UsageError
 from pcp.manifest import Manifest, TensorSpec
 from pcp.mesh import WORKERS
 from pcp.training.trainer import step_loop
@@ -40,11 +40,21 @@ def _check_island(manifest: Manifest, plan: TrainingPlan) -> None:
             f"others; compile it with --mesh island=-1,{axes}, or train it with "
             "`pcp run --steps`"
         )
-    if plan.synchronize == "asynchronous" or plan.in_pairs or plan.in_background:
-        raise BundleError(
-            f"the bundle's program is spread over {axes}, and its algorithm exchanges "
-            "in pairs, beside the inner steps or asynchronously, which islands do not; "
-            "take ddp, diloco or average, or compile it without --mesh"
+    check_islands(plan, axes)
+
+
+def check_islands(plan: TrainingPlan, mesh: str) -> None:
+    """Refuse an algorithm that islands of a mesh do not have."""
+    exchanges = {
+        "asynchronously": plan.synchronize == "asynchronous",
+        "in pairs": plan.in_pairs,
+        "beside the inner steps": plan.in_background,
+    }
+    for how in (how for how, so in exchanges.items() if so):
+        raise ConfigError(
+            f"mesh {mesh}: the algorithm exchanges {how}, which islands of several "
+            "devices do not; take ddp, diloco, average or decoupled{own_clocks=false}, "
+            "or leave the mesh out"
         )
 
 

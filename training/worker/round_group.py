@@ -67,6 +67,8 @@ class RoundGroup:
         """The epoch below which no group is formed any more."""
         self._ordered = -1
         """The epoch of the newest order; -1: there was none."""
+        self.validates = False
+        """Whether held-out batches are to be evaluated: no order ends that."""
         self._steps = IslandGroups(state, endpoint, "steps of an island")
         self._outside = IslandGroups(state, endpoint, "exchange of an island")
         self._counted = (0, 0)
@@ -78,7 +80,8 @@ class RoundGroup:
         self.abandon(first_valid(message, self._ordered))
         if isinstance(message, RoundStart):
             self._ordered = message.epoch
-            self._abandon_inside(message.inner_epoch)
+            if not self.validates:
+                self._abandon_inside(message.inner_epoch)
         else:
             self._abandon_inside()
 
@@ -108,6 +111,11 @@ class RoundGroup:
     def groups(self) -> Any:
         """The groups of inner steps: the group of the round, and a rank's by axes."""
         return self._with(self._steps)
+
+    @property
+    def of_island(self) -> bool:
+        """Whether this worker is in groups inside an island."""
+        return self._steps.epoch is not None
 
     @property
     def groups_outside(self) -> Any:

@@ -196,7 +196,9 @@ class RoundRunner:
     def validate(self, commit: Commit) -> None:
         """Evaluate this worker's share of the held-out batches, if it has one.
 
-        The ranks of an island evaluate it together, in their present groups.
+        The ranks of an island evaluate it together, in the groups of their inner steps:
+        those of the outer step end with the next attempt, which other islands' deaths
+        bring about.
         """
         if commit.validate_share is None:
             return
@@ -205,6 +207,8 @@ class RoundRunner:
         batches = range(first, corpus.validation_batches, step)
         place, losses = self.inner_steps.place, []
         try:
+            if self.group.of_island:
+                trainer.join(self.group.groups)
             for number in batches:
                 place.enter("validating")
                 losses.append(trainer.evaluate(corpus.validation(number)))

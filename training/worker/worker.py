@@ -234,6 +234,7 @@ class Worker:
                 mail.learn = message
             elif isinstance(message, Commit):
                 mail.commit = message
+                self._runner.group.validates = message.validate_share is not None
             elif isinstance(message, Restore):
                 mail.restore = message
                 mail.order = mail.learn = None
@@ -277,6 +278,7 @@ class Worker:
         if commit is not None:
             place.enter("restoring")
             self._adopt(commit)
+            self._runner.group.validates = False
         if restore is not None:
             place.enter("restoring")
             self._restore(restore)

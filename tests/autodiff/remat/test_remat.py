@@ -139,6 +139,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.slow  # smaller programs do, too
 @pytest.mark.parametrize(
     "name",
     # Slow: a Llama has all that a GPT has, but for its layer norms.

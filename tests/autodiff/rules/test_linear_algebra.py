@@ -63,6 +63,7 @@ def test_solve(case: Case, interpreter: Interpreter) -> None:
 FOURIER_TOGETHER = Group(FOURIER)
 
 
+@pytest.mark.slow  # legalized ones are in test_legalize_fourier.py
 @pytest.mark.parametrize("case", FOURIER, ids=str)
 def test_fourier(case: Case, iree: Iree) -> None:
     FOURIER_TOGETHER.check(case, iree)

@@ -72,6 +72,7 @@ def test_a_stable_sort_keeps_the_order_of_equals(vulkan: Vulkan) -> None:
     np.testing.assert_array_equal(found, np.argsort(keys, 1, kind="stable"))
 
 
+@pytest.mark.slow  # a program more
 def test_a_grouped_convolution(vulkan: Vulkan) -> None:
     """IREE's own gives zeros (pcp-ungroup-convolutions)."""
     image, kernel = array(1, 4, 4, 4), array(2, 2, 2, 4)
@@ -87,6 +88,7 @@ def test_a_grouped_convolution(vulkan: Vulkan) -> None:
     assert_near(found, convolve(image, kernel), TOLERANCE, "grouped")
 
 
+@pytest.mark.slow  # a program more
 def test_a_mask_is_read_from_memory(vulkan: Vulkan) -> None:
     """As an array in each thread, lavapipe unrolls it for minutes."""
     scores, mask = array(4, 32, 16), np.triu(np.ones((32, 32), bool), 1)

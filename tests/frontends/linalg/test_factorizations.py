@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.oracles.jax_gradients import once
+from helpers.sampled import sampled
 from jax.lax import linalg
 
 from pcp.frontends.linalg import elimination, jacobi, reflections
@@ -50,8 +51,8 @@ def orthonormal(q, factor: float) -> None:
     agree(gram, np.broadcast_to(np.eye(q.shape[-1]), gram.shape), factor)
 
 
-#: Slow: JAX compiles each size anew, and what is odd, long and large is among the rest.
-BETWEEN = {(2, 2), (8, 8)}
+#: Slow: JAX compiles each size anew; one that is high shows most.
+BETWEEN = {(1, 1), (2, 2), (3, 5), (8, 8), (32, 32)}
 
 
 def sizes(every):
@@ -81,7 +82,7 @@ def test_every_factorization(shape: tuple[int, int], kind: str) -> None:
 
 
 @pytest.mark.parametrize("lower", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
+@sampled("kind", KINDS, 1)
 @pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.slow), 5, 32])
 def test_eigh(n: int, kind: str, lower: bool) -> None:
     """What is not read is NaN. Values of both signs, and equal ones."""
@@ -96,7 +97,7 @@ def test_eigh(n: int, kind: str, lower: bool) -> None:
     orthonormal(v, 8 * n)
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e30])
+@sampled("scale", [0.0, 1e-30, 1e30], 2)
 def test_no_scale_overflows(scale: float) -> None:
     a = matrices("float32", 4, 4)[0] * np.float32(scale)
     s, u, _ = svd(a)
@@ -108,7 +109,7 @@ def test_no_scale_overflows(scale: float) -> None:
     np.testing.assert_allclose(q @ r, a, rtol=1e-4, atol=1e-6 * scale)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@sampled("bad", [np.nan, np.inf], 1)
 def test_what_is_not_finite_spoils_its_own_matrix_only(bad: float) -> None:
     a = matrices("float32", 3, 3)
     a = a + adjoint(a)

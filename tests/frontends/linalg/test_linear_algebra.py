@@ -19,6 +19,7 @@ from helpers.oracles.jax_gradients import (
     transformed,
 )
 from helpers.oracles.legalized import Legalized
+from helpers.sampled import sampled
 from helpers.servers.interpreter import Interpreter
 from helpers.servers.iree_server import Iree
 from jax.scipy import linalg
@@ -149,6 +150,7 @@ def test_reverse_of_rectangles(iree: Iree) -> None:
 WIDE = ("float64", "complex128")
 
 
+@pytest.mark.slow  # test_reverse is for real ones
 def test_reverse_of_complex_numbers(iree: Iree) -> None:
     """Of them an SVD compiles for ten seconds: below."""
 
@@ -203,7 +205,7 @@ def everything(a):
     return inverse, sign, triangles(a), spectra(a)
 
 
-@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+@sampled("platform", ["cpu", "cuda", "tpu"], 1)
 def test_no_platform_has_its_library_called(platform: str) -> None:
     """JAX's own rules call LAPACK, cuSOLVER, or XLA's expanders on a TPU."""
     traced = jax.jit(everything).trace(matrix(3))
@@ -268,6 +270,7 @@ def test_without_rules_there_is_no_derivative() -> None:
         transformed(text, "pcp-vjp")
 
 
+@pytest.mark.slow  # test_forward runs those of the same ops
 def test_forms_without_a_derivative_run(iree: Iree) -> None:
     def forms(a):
         u, s, v = jnp.linalg.svd(a)

@@ -92,3 +92,24 @@ def two() -> Bundle:
         },
         {"m": Mesh(axes={"workers": -1})},
     )
+
+
+PLAIN = {"small": 40_000, "large": 300_000}
+"""Elements of f32: every member sums the small vector, the large one goes by chunks."""
+
+
+@cache
+def plain() -> Bundle:
+    """Twice a vector, summed, as it is: a function for each of `PLAIN`."""
+    text, functions, collectives = "", {}, {}
+    for name, count in PLAIN.items():
+        vector = f"tensor<{count}xf32>"
+        text += declare(f"{name}_0_f32_{count}", vector, vector)
+        text += f"func.func @{name}(%x: {vector}) -> {vector} {{\n"
+        text += f"%a = stablehlo.add %x, %x : {vector}\n"
+        text += call("y", f"{name}_0_f32_{count}", "a", vector, vector)
+        text += f"return %y : {vector}\n}}\n"
+        io = (spec("x", [count]),)
+        functions[name] = Function(inputs=io, results=io)
+        collectives[f"{name}_0_f32_{count}"] = collective("all_reduce", [count])
+    return bundle(text, functions, collectives, {"m": Mesh(axes={"workers": -1})})

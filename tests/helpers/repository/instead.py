@@ -207,6 +207,13 @@ INSTEAD = (
         test="test_four_processes_sum",
     ),
     Instead(TOUR, "Communicator.join", "it needs a coordinator", among_members),
+    Instead(
+        "docs/index.md",
+        "pcp doctor --for worker",
+        "seconds of measuring, as in test_install.py",
+        understood,
+        slow=True,
+    ),
     Instead("docs/exporting.md", "my_model.py", "a file is the user's", with_its_model),
     Instead("docs/extending.md", "EXTENSION =", "the end of a file", of_the_example),
     Instead("docs/exporting.md", '"my.txt"', "a file that pcp reads", of_a_folder),

@@ -18,6 +18,8 @@ FAULT_SECONDS = 2.5
 """Faults happen until then, or a bit later."""
 SPOILT = 0.05
 """The share of runs in which a worker makes parts that are not finite."""
+HANGS_VALIDATING = 0.1
+"""The share in which one hangs as soon as it evaluates held-out batches."""
 
 
 def plan(schedule: "Schedule") -> None:
@@ -32,6 +34,9 @@ def plan(schedule: "Schedule") -> None:
     own = Random(schedule.seed)  # which draws nothing from the others' numbers
     if own.random() < SPOILT:
         schedule.after(FAULT_SECONDS * own.random(), lambda: spoil(schedule, own))
+    if own.random() < HANGS_VALIDATING:
+        at = FAULT_SECONDS * own.random()
+        schedule.after(at, lambda: hang_validating(schedule, own))
 
 
 def _living(schedule: "Schedule") -> Node | None:
@@ -91,6 +96,14 @@ def hang_inside(schedule: "Schedule") -> None:
     """A worker hangs as soon as it is where others wait for it next."""
     if node := _living(schedule):
         node.hangs_in = schedule.random.choice(("forming", "forming", "exchange"))
+
+
+def hang_validating(schedule: "Schedule", draw: Random) -> None:
+    """A worker hangs where it evaluates held-out batches, if it soon does."""
+    if living := [node for node in schedule.nodes.values() if node.alive]:
+        node = draw.choice(living)
+        node.hangs_in = "validating"
+        schedule.after(FAULT_SECONDS, lambda: setattr(node, "hangs_in", None))
 
 
 def freeze_all(schedule: "Schedule") -> None:

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from helpers.simulation.run_checks import Violation
+
+from pcp.training.wire.message import Message
 from pcp.training.wire.messages import (
     AwaitedRanks,
     Computed,
+    Heartbeat,
     InnerExchangeReport,
     RoundStart,
     Whereabouts,
@@ -38,6 +42,8 @@ class OwnThread(ABC):
         """So many of its next parts of rounds are not finite."""
         self.spoilt: int | None = None
         """The last round of which it said so."""
+        self.losing: tuple[int, int] | None = None
+        """A way, and how many more messages that way are read until one is lost."""
 
     def enters(self, call: Call) -> None:
         """It begins this; or hangs in it, if that was to happen."""
@@ -48,8 +54,29 @@ class OwnThread(ABC):
             self.hung = True
 
     @abstractmethod
+    def die(self) -> None:
+        """Its process ends."""
+
+    @abstractmethod
     def awaits(self) -> AwaitedRanks | None:
         """Whom it waits for; None: it is in no call with others."""
+
+    def loses(self, way: int, message: Message) -> bool:
+        """Whether this is the message that a connection breaks at."""
+        if self.losing is None or isinstance(message, Heartbeat):
+            return False
+        at, left = self.losing
+        if at == way:
+            self.losing = (at, left - 1) if left else None
+        return at == way and not left
+
+    def quarantined(self, member: str) -> None:
+        """It ends, and another process comes in its place."""
+        if member not in self._schedule.spoilt:
+            raise Violation(f"{member} is quarantined, and was right")
+        if self.alive:
+            self.die()
+            self._schedule.start_worker()
 
     def spoils_step(self, order: RoundStart, partial: "Partial") -> None:
         """A step before an exchange may be the one that is not finite; in odd runs it
@@ -145,3 +172,8 @@ class OwnThread(ABC):
         """Do it later, if nothing else was begun by then."""
         self._doing += 1
         self.after(seconds, act, doing=self._doing)
+
+    def still(self) -> Callable[[], bool]:
+        """Asks whether it does what it does now."""
+        doing = self._doing
+        return lambda: doing == self._doing

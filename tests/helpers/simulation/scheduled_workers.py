@@ -14,7 +14,7 @@ from helpers.simulation.run_checks import Place, Violation
 from helpers.simulation.scheduled_connections import Wire
 from helpers.simulation.scheduled_groups import Group
 from helpers.simulation.scheduled_inner_exchanges import Partial
-from helpers.simulation.scheduled_islands import StepsInside, restored
+from helpers.simulation.scheduled_islands import Evaluation, restored, together
 from helpers.simulation.scheduled_threads import OwnThread
 
 from pcp.training.data.lease_pool import size
@@ -39,7 +39,6 @@ from pcp.training.wire.messages import (
     RoundStart,
     Shutdown,
     Stalled,
-    Validated,
     Welcome,
     Whereabouts,
 )
@@ -72,11 +71,10 @@ class Node(OwnThread):
         self._order: RoundStart | None = None
         self._restore: Restore | None = None
         """A message that its thread, which waits in a group, has yet to look at."""
+        self.evaluation: Evaluation | None = None
         self.group: Group | None = None
         self.partial: Partial | None = None
         """A round with exchanges between its inner steps, as far as it is made."""
-        self.losing: tuple[int, int] | None = None
-        """A way, and how many more messages that way are read until one is lost."""
         self._welcomed = False
         """Whether the shepherd has answered on this connection."""
         self._run: str | None = None
@@ -153,15 +151,6 @@ class Node(OwnThread):
         else:
             self._schedule.lost[message.kind] += 1
 
-    def loses(self, way: int, message: Message) -> bool:
-        """Whether this is the message that a connection breaks at."""
-        if self.losing is None or isinstance(message, Heartbeat):
-            return False
-        at, left = self.losing
-        if at == way:
-            self.losing = (at, left - 1) if left else None
-        return at == way and not left
-
     def receive(self, wire: Wire, message: Message) -> None:
         """The shepherd says something."""
         if not self.alive or wire is not self.wire or not wire.open:
@@ -185,6 +174,8 @@ class Node(OwnThread):
         if done and (message.committed, message.digest) == (done.round, done.digest):
             self._hold((done.round, done.digest))
         self._welcomed = True
+        if self.evaluation is not None:
+            self.evaluation.ends()
 
     def _on_restore(self, message: Restore) -> None:
         self._restore = message
@@ -199,7 +190,9 @@ class Node(OwnThread):
         if message is None:
             return False
         self._leave()
-        self.held = self.prepared = self.work = self.partial = None
+        if self.evaluation is not None:
+            self.evaluation.call_off()
+        self.held = self.prepared = self.work = self.partial = self.evaluation = None
         self._learning += 1
         self.enters("restoring")
         self.begin(0.05, lambda: self._restored(message))
@@ -223,8 +216,17 @@ class Node(OwnThread):
         self._hold((message.round, message.digest))
         self._schedule.happens("committed", self)
         if message.validate_share is not None:
-            said = Validated(round=message.round, loss_sum=1.0, batches=1)
-            self.after(0.02, lambda: self.send(said))
+            self.evaluation = Evaluation(self, message, self._order)
+            self.enters("validating")
+            self.begin(0.02, partial(self.evaluation.meets, self._schedule))
+
+    def evaluated(self, said: Message, order: RoundStart | LeaseGrant | None) -> None:
+        """Its batches are evaluated, or can't be; an order may have come meanwhile."""
+        self.evaluation = None
+        self.enters("waiting")
+        self.send(said)
+        if order is not None:
+            _RECEIVERS[type(order)](self, order)
 
     def _on_shutdown(self, message: Shutdown) -> None:
         self.alive = False
@@ -243,15 +245,10 @@ class Node(OwnThread):
     def _on_refused(self, message: Refused) -> None:
         raise Violation(f"{self.name} was refused: {message.reason}")
 
-    def quarantined(self, member: str) -> None:
-        """It ends, and another process comes in its place."""
-        if member not in self._schedule.spoilt:
-            raise Violation(f"{member} is quarantined, and was right")
-        if self.alive:
-            self.die()
-            self._schedule.start_worker()
-
     def _on_learn(self, order: LeaseGrant) -> None:
+        if self.evaluation is not None:
+            self.evaluation.ends(order)
+            return
         if self.held is None:
             return
         self._learning += 1
@@ -272,6 +269,9 @@ class Node(OwnThread):
         self.after(seconds, learned)
 
     def _on_round_start(self, order: RoundStart) -> None:
+        if self.evaluation is not None:
+            self.evaluation.ends(order)
+            return
         if self._called_off() or self.held is None:
             return
         if order.round <= self.held[0]:
@@ -328,19 +328,11 @@ class Node(OwnThread):
 
     def _steps_inside(self, order: RoundStart, base: str) -> None:
         """The ranks of an island make their steps together."""
-        if not order.island:
-            self._stepped(order, base)
-            return
-        doing, at = self._doing, (order.inner_epoch, *order.island, order.round)
-        met = self._schedule.steps_inside
-        steps = met.setdefault(at, StepsInside(self._schedule, order))
-        steps.meets(
-            self,
-            lambda: self._stepped(order, base) if doing == self._doing else None,
-            lambda: doing == self._doing,
-        )
+        act, waits = partial(self._stepped, order, base), self.still()
+        run = self._schedule
+        together(run, order, "steps", self, act, waits, self._fails_inside)
 
-    def fails_inside(self, lost: int) -> None:
+    def _fails_inside(self, lost: int) -> None:
         """A rank of its island is no more."""
         if self._order is not None and self.alive and not self.hung:
             self._leave()

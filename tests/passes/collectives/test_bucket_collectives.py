@@ -3,6 +3,7 @@
 import pytest
 from helpers.oracles.same_bits import different, same_gradients
 from helpers.oracles.spmd import PLAN
+from helpers.sampled import sampled
 
 BUCKETED = (
     PLAN.removesuffix(")") + ",pcp-bucket-collectives{{bytes={}}},pcp-verify-plan)"
@@ -14,8 +15,8 @@ def _passes(seed: int) -> str:
     return BUCKETED.format(4096 if seed % 2 else 64 * 4096)
 
 
-@pytest.mark.parametrize(
-    ("model", "plan", "size"),
+@sampled(
+    "model, plan, size",
     [
         ("mlp", "dp3", 1 << 20),
         pytest.param("llama", "zero3", 1 << 22, marks=pytest.mark.slow),
@@ -23,6 +24,7 @@ def _passes(seed: int) -> str:
         pytest.param("gpt", "zero3-tp2", 1 << 20, marks=pytest.mark.slow),
         pytest.param("llama", "dp2-tp2", 5000, marks=pytest.mark.slow),
     ],
+    1,
 )
 def test_no_bit_of_a_gradient_changes(model, plan, size, elsewhere) -> None:
     passes = BUCKETED.format(size)

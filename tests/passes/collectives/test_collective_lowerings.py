@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.models.expanded_training import bundle, in_parallel, run_passes
+from helpers.sampled import sampled
 from helpers.servers.interpreter import Interpreter
 
 from pcp.compiler.attributes import plain
@@ -185,7 +186,7 @@ def in_the_interpreter(
     return [found[:half], found[half:]]
 
 
-@pytest.mark.parametrize("name", CASES)
+@sampled("name", CASES, 8)
 def test_both_agree(interpreter: Interpreter, name: str) -> None:
     text, shapes = CASES[name]
     ours = on_the_runtime(text, shapes)

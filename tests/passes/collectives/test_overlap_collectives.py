@@ -4,6 +4,7 @@ import pytest
 from helpers.models import sharded
 from helpers.oracles.same_bits import different, same_gradients
 from helpers.oracles.spmd import PLAN
+from helpers.sampled import sampled
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
@@ -21,8 +22,8 @@ def _passes(seed: int) -> str:
     return OVERLAPPED.format(1, 1 + seed % 4)
 
 
-@pytest.mark.parametrize(
-    ("model", "plan", "size", "inflight"),
+@sampled(
+    "model, plan, size, inflight",
     [
         ("mlp", "dp3", 1, 2),
         ("block", "dp2-tp2", 2000, 4),
@@ -30,6 +31,7 @@ def _passes(seed: int) -> str:
         pytest.param("llama", "dp2-tp2", 5000, 1, marks=pytest.mark.slow),
         pytest.param("cnn", "dp3", 1, 3, marks=pytest.mark.slow),
     ],
+    1,
 )
 def test_no_bit_of_a_gradient_changes(model, plan, size, inflight, elsewhere) -> None:
     passes = OVERLAPPED.format(size, inflight)

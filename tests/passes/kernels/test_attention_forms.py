@@ -181,7 +181,7 @@ def _own(text: str) -> ir.Module:
     return module
 
 
-QUICK = ("library_causal_groups", "rows_of_zeros", "two_masks")
+QUICK = ("library_causal_groups",)
 
 
 OTHER = [name for name in FORMS if name not in QUICK]
@@ -219,6 +219,7 @@ def _assert_near(value: np.ndarray, want: np.ndarray, name: str) -> None:
     assert error < 2.0**-17, (name, error)
 
 
+@pytest.mark.slow  # a program more
 def test_weights_of_slopes_are_those_of_sums_where_scores_are_large(iree: Iree) -> None:
     form = Form(lambda q, k, v: library(q * 3000, k, v), width=32)
     given = form.parameters()

@@ -178,6 +178,7 @@ def lowered() -> str:
     return "\n".join(_slopes(name, case) for name, case in CASES.items())
 
 
+@pytest.mark.slow  # test_attention_forms.py has both
 @pytest.mark.parametrize(
     "instructions",
     # Slow: narrower registers run the same source, compiled for them.

@@ -87,7 +87,7 @@ OWN = [s for s in HERE if objects.best("grouped", s) == s]
 @pytest.mark.parametrize(
     "instructions",
     # Slow: the kernel for most of what this processor has shows how it is called.
-    ["", *(pytest.param(s, marks=pytest.mark.slow) for s in OWN[1:]), *OWN[:1]],
+    [*(pytest.param(s, marks=pytest.mark.slow) for s in ("", *OWN[1:])), *OWN[:1]],
 )
 def test_same_products(iree: Iree, instructions: str) -> None:
     """Without a set of instructions they are IREE's own code."""
@@ -137,6 +137,7 @@ def test_a_sum_of_something_else_is_left_alone() -> None:
         assert [op.name for op in operations(module)] == before
 
 
+@pytest.mark.slow  # a program more
 def test_rows_of_a_table(iree: Iree) -> None:
     random = np.random.default_rng(5)
     w = random.normal(size=(50, 72)).astype(np.float32)

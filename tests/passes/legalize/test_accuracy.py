@@ -129,6 +129,7 @@ JAX = {
 }
 
 
+@pytest.mark.slow  # those of sines and powers have tests of their own
 def test_special_values_are_those_of_jax(iree: Iree) -> None:
     """NaN, infinities and zeros, signs included, where XLA's are of the same kind."""
     edge = specials(TYPES["f32"])
@@ -162,6 +163,7 @@ def _kind(x: np.ndarray) -> np.ndarray:
     return kind
 
 
+@pytest.mark.slow  # seconds of IREE for one sum
 def test_a_gradient_of_doubles_has_digits(iree: Iree) -> None:
     """Of log(1 + x) and eˣ - 1 at a small x, and sines far out: derivatives, too."""
     from pcp.autodiff.passes.derivatives import Grad
@@ -208,6 +210,7 @@ def test_every_number(each_cpu: Iree, op: str, element: str) -> None:
             check(row, [x[place] for x in given], got[place])
 
 
+@pytest.mark.slow  # the numbers are those of the tests above
 def test_the_command_that_measures() -> None:
     """docs/accuracy.md is made of what it finds."""
     command = [sys.executable, ROOT / "benchmarks" / "accuracy.py", "--only", "abs"]

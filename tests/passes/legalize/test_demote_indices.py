@@ -35,6 +35,7 @@ def test_integers_stay_what_they_were(iree: Iree, seed: int) -> None:
     assert int(difference) == -2 * 98
 
 
+@pytest.mark.slow  # integers do, above
 def test_a_model_stays_what_it_was(iree: Iree) -> None:
     (want,) = iree.run(TRAIN, train_inputs())
     (got,) = iree.run(str(demoted(TRAIN)), train_inputs())

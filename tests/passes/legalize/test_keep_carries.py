@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from helpers.oracles.device_peak import measured
 from helpers.random_programs.updates import FILLING, arguments, program
+from helpers.sampled import sampled
 from helpers.servers.interpreter import Interpreter
 from jax import lax
 
@@ -121,9 +122,10 @@ def _given(seed: int) -> tuple[np.ndarray, ...]:
     return tuple((draw.normal(size=s) / 3).astype(np.float32) for s in shapes)
 
 
-@pytest.mark.parametrize(
+@sampled(
     "loss",
     [beside, pytest.param(both_ways, marks=pytest.mark.slow), nested, in_branches],
+    ["nested"],
 )
 def test_gradients_are_jaxs(loss: Callable[..., jax.Array]) -> None:
     v, w, x = _given(0)
@@ -159,6 +161,7 @@ def test_a_stack_lies_in_one_place(tmp_path: Path) -> None:
     assert STACK <= measured(tmp_path / "m.pcp", "main") < 1.1 * STACK
 
 
+@pytest.mark.slow  # a guard of the above
 def test_the_rule_for_all_that_a_function_writes_is_needed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

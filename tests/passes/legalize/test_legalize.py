@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.oracles.legalized import legalized
 from helpers.oracles.together import Together, agrees
+from helpers.sampled import sampled
 from helpers.servers.iree_server import Iree
 from jax import lax
 
@@ -75,6 +76,7 @@ def test_functions_at_their_special_points(iree: Iree, name: str) -> None:
 EXPONENTS = [-33, -3, -2.5, -2, -1, -0.5, 0, 1 / 3, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 10]
 
 
+@pytest.mark.slow  # a loop of products for each of 23
 def test_powers_with_constant_exponents(iree: Iree) -> None:
     """Negative bases, both zeros and both infinities; 1e30 overflows on the way."""
     exponents = [*EXPONENTS, 16, 33, 1e30, np.inf, -np.inf, np.nan]
@@ -122,7 +124,7 @@ def _norm(x, s, o):
     return unit * s + o, mean, variance
 
 
-@pytest.mark.parametrize("case", NORMS)
+@sampled("case", NORMS, 1)
 def test_batch_norm(iree: Iree, case: str) -> None:
     name, operands, types, results = NORMS[case]
     x, s, o = floats(4, 3), floats(3, seed=1), floats(3, seed=2)
@@ -196,7 +198,7 @@ def test_linear_algebra_for_another_machine_names_the_way_out(run: Any) -> None:
         run(module)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
+@sampled("dtype", [np.float32, jnp.bfloat16], [np.float32])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_sums_of_all_elements_with_rows_or_columns(
     dtype: Any, axis: int, iree: Iree

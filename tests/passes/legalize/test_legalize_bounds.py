@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from helpers.sampled import sampled
 from helpers.servers.iree_server import Iree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -297,12 +298,13 @@ def sweep(dtype: type) -> Iterator[np.ndarray]:
         yield np.array([[2, n] for n in part], dtype)
 
 
-@pytest.mark.parametrize("type_", ["i8", "i64", "ui64"])
+@sampled("type_", ["i8", "i64", "ui64"], ["i8"])
 def test_extremes(iree: Iree, texts: dict[str, str], type_: str) -> None:
     for indices in sweep(TYPES[type_]):
         check(iree, texts[type_], indices)
 
 
+@pytest.mark.slow  # the extremes are above
 @settings(
     max_examples=15,
     derandomize=True,

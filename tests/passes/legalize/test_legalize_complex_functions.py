@@ -23,6 +23,7 @@ COUNT = 4096
 _F64 = "complex<f64>"  # compiles for five seconds
 
 
+@pytest.mark.slow  # special values are below
 @pytest.mark.parametrize(
     "element",
     [pytest.param(t, marks=[pytest.mark.slow] * (t == _F64)) for t in complexes.TYPES],

@@ -5,6 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers.oracles.legalized import legalized
+from helpers.sampled import sampled
 from helpers.servers.iree_server import Iree
 from jax import lax
 
@@ -29,7 +30,7 @@ def _points(dtype: type) -> np.ndarray:
     return np.concatenate([found, -found, np.array([np.nan], dtype)])
 
 
-@pytest.mark.parametrize("element", FLOATS)
+@sampled("element", FLOATS, 2)
 def test_all_conversions_are_those_of_jax(each_cpu: Iree, element: str) -> None:
     x = _points(FLOATS[element])
 

@@ -129,6 +129,7 @@ SET = Together(
 )
 
 
+@pytest.mark.slow  # test_scatter has such indices
 @pytest.mark.parametrize("dtype", SET_TYPES)
 def test_scatter_set_drops_what_is_outside(iree: Iree, dtype: type) -> None:
     """The valid indices are distinct: which of two equal ones wins is open."""

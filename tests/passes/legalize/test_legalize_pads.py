@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from helpers.oracles.legalized import legalized
+from helpers.sampled import sampled
 from helpers.servers.iree_server import Iree
 
 PADS = """
@@ -76,13 +77,13 @@ def _pads(name: str, fill: str, like: np.generic) -> tuple[str, list, list]:
     return PADS.replace("T>", f"{name}>").replace("FILL", fill), [x, y], wanted
 
 
-@pytest.mark.parametrize(("name", "fill", "like"), FILLS, ids=IDS)
+@sampled("name, fill, like", FILLS, 2, ids=IDS)
 def test_two_pads(iree: Iree, name: str, fill: str, like: np.generic) -> None:
     text, given, wanted = _pads(name, fill, like)
     _check(iree, legalized(text), given, wanted)
 
 
-@pytest.mark.parametrize(("name", "fill", "like"), FILLS, ids=IDS)
+@sampled("name, fill, like", FILLS, 2, ids=IDS)
 def test_two_updates(iree: Iree, name: str, fill: str, like: np.generic) -> None:
     x, y = (_numbers((2,), like, seed) for seed in (0, 1))
     first, second = (np.full(5, like, like.dtype) for _ in (x, y))

@@ -129,6 +129,7 @@ def test_digamma_at_the_edge_of_its_pole(iree: Iree) -> None:
     np.testing.assert_allclose(got, jitted(x), rtol=2e-6)
 
 
+@pytest.mark.slow  # a program more
 def test_a_gradient_at_far_positions(iree: Iree) -> None:
     """d/dx of sin²(x) + cos(3x): derivatives are sines, too."""
     from pcp.autodiff.passes.derivatives import Grad

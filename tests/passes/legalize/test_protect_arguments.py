@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.random_programs.updates import arguments, program
+from helpers.sampled import sampled
 from helpers.servers.interpreter import Interpreter
 from jax.typing import ArrayLike
 
@@ -23,7 +24,7 @@ from pcp.runtime.memory.dtypes import numpy_dtype
 from pcp.runtime.program.executor import BoundFunction, DeviceArray, Program
 from pcp.training.trainer.step_loop import Steps
 
-RANDOM = 50  # in one module; twenty modules' worth are slow
+RANDOM = 20  # in one module; fifty modules' worth are slow
 """Programs; every second one gives its first argument away where it is updated."""
 
 FIRST = [
@@ -181,7 +182,7 @@ func.func @main(%c: tensor<4xTYPE>NAMED, %u: tensor<1xTYPE>, %i: tensor<i32>)
 TYPES = ("i1", "ui8", "i16", "ui32", "i64", "ui64", "bf16", "f64", "complex<f32>")
 
 
-@pytest.mark.parametrize("named", ["", ' {pcp.name = "c", pcp.role = "state"}'])
+@sampled("named", ["", ' {pcp.name = "c", pcp.role = "state"}'], 1)
 def test_every_type(named: str) -> None:
     """As the functions of one program; where `named`, the argument is given away."""
     texts = [
@@ -237,6 +238,7 @@ W, X, Y = (
 RATE = 0.1
 
 
+@pytest.mark.slow  # as in test_value_semantics.py
 def test_a_gradient_leaves_the_parameters_alone() -> None:
     bundle = pcp.compile(pcp.from_jax(_masked, W, X, Y), targets=["cpu"])
     with pcp.Program.load(bundle) as loaded:
@@ -248,6 +250,7 @@ def test_a_gradient_leaves_the_parameters_alone() -> None:
         )
 
 
+@pytest.mark.slow  # the random programs are enough
 def test_training_keeps_what_the_loss_only_masks() -> None:
     """Row 0 has no gradient: JAX leaves it, and so does every step of ours."""
     module = pcp.from_jax(_masked, W, X, Y)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from helpers.sampled import sampled
 from helpers.servers.iree_server import Iree
 
 import pcp
@@ -54,8 +55,8 @@ def spread(text: str) -> ir.Module:
     return module
 
 
-@pytest.mark.parametrize(
-    ("indexed", "count", "row", "kind", "element"),
+@sampled(
+    "indexed, count, row, kind, element",
     [
         ((5,), 40, (3,), "add", "f32"),
         ((90,), 40, (3,), "add", "f32"),
@@ -65,6 +66,7 @@ def spread(text: str) -> ir.Module:
         ((90,), 40, (4,), "minimum", "i32"),
         ((90,), 60, (), "multiply", "i32"),
     ],
+    2,
 )
 def test_rows_that_meet(
     indexed: tuple[int, ...],

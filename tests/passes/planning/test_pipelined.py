@@ -72,6 +72,7 @@ def test_a_timeline_is_what_its_messages_let_it_be(overlaps: bool) -> None:
     assert cost.sent == COUNT * BYTES
 
 
+@pytest.mark.slow  # seconds of planning
 def test_every_order_holds_what_it_may() -> None:
     near = {"bandwidth": 1e15, "latency": 1e-3}
     module = training("mlp", devices(FAST, FAST, **near))

@@ -105,6 +105,7 @@ def test_a_device_without_links_is_left_out() -> None:
     assert len(choice.best.candidate.devices) == 1
 
 
+@pytest.mark.slow  # a search of seconds
 def test_a_plan_that_fits_is_taken_though_slower() -> None:
     (whole,) = _search("mlp", devices(FAST), axes={"dp": 1}).run().judged
     loose = _search("mlp", devices(FAST, FAST), axes={"dp": 2}).run(keep=24)

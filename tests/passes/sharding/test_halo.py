@@ -123,7 +123,7 @@ def _check_batch(first: int) -> list[str]:
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(i, marks=() if i < 2 * BATCH else pytest.mark.slow)
+        pytest.param(i, marks=() if i < BATCH else pytest.mark.slow)
         for i in range(0, 1200, BATCH)
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers.models.torch_examples import Example, source
 from helpers.repository.sources import ROOT
+from helpers.sampled import sampled
 
 from pcp.compiler import driver, lockstep
 from pcp.compiler.driver import Program
@@ -66,6 +67,7 @@ def _over_tp(program: Program, function: str) -> Counter[tuple[str, int]]:
         )
 
 
+@pytest.mark.slow  # test_a_fused_weight_is_cut_by_heads counts too
 def test_two_sums_a_layer_and_direction() -> None:
     """And one of the embedding forward, one of the head backward; no gather."""
     program, _ = _lowered(512)
@@ -106,9 +108,7 @@ def test_a_fused_weight_is_cut_by_heads() -> None:
     assert wide == {"main": 2 * LAYERS, "grad": 4 * LAYERS + 1}
 
 
-@pytest.mark.parametrize(
-    "lowered", [_lowered, _fused, lambda width: _fused(width, by_head=False)]
-)
+@sampled("lowered", [_lowered, _fused, lambda width: _fused(width, by_head=False)], 1)
 def test_the_gradients_are_those_of_torch(lowered: Any) -> None:
     program, example = lowered(16)
     signature = program.manifest.function("grad")

@@ -110,7 +110,7 @@ def _function_alone(module: ir.Module, name: str) -> str:
     ("name", "stage", "function", "collectives"),
     [
         ("mlp", 1, "apply", ["all_gather"]),
-        ("mlp", 2, "grad", ["reduce_scatter"]),
+        pytest.param("mlp", 2, "grad", ["reduce_scatter"], marks=pytest.mark.slow),
         ("mlp", 3, "grad", ["reduce_scatter", "all_gather"]),
         ("mlp", 3, "apply", []),
         pytest.param("gpt", 1, "apply", ["all_gather"], marks=pytest.mark.slow),

@@ -115,6 +115,7 @@ def test_loss_gradients_and_files_are_those_of_peft(
     np.testing.assert_allclose(float(loaded(given())), float(loss), rtol=1e-6)
 
 
+@pytest.mark.slow  # a program more
 def test_a_magnitude_follows_from_the_frozen_matrix_alone() -> None:
     """Its average too; without the matrix, or of a row of zeros, nothing begins."""
     bundle = pcp.compile(

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers.models.expanded_training import expanded, model
+from helpers.sampled import sampled
 from helpers.worlds.bundle_runs import ran
 
 import pcp
@@ -110,7 +111,7 @@ def by_torch(make: Callable[..., Any]) -> np.ndarray:
     return master.detach().numpy()
 
 
-@pytest.mark.parametrize("dtype", NARROW)
+@sampled("dtype", NARROW, ["bf16"])
 def test_a_hundred_small_steps(dtype: str, tmp_path: Path) -> None:
     """`pcp.compile`, then `pcp run --steps`. Rounded each step, all would stay 1."""
     first, *others = ((name, text) for name, (text, _) in OPTIMIZERS.items())
@@ -135,6 +136,7 @@ def loss(w1: Any, b: Any, w2: Any, x: Any) -> Any:
     return jnp.square(hidden @ w2).mean()
 
 
+@pytest.mark.slow  # a hundred steps are below
 def test_gradients_are_those_of_the_rounded_model() -> None:
     """As JAX gives them of masters that are cast where they are used."""
     random = np.random.default_rng(0)
@@ -184,6 +186,7 @@ def test_what_takes_differences_of_losses_refuses() -> None:
         expanded(model("bf16"), "sgd", "mezo")
 
 
+@pytest.mark.slow  # a hundred steps are above
 def test_a_small_outer_step_moves_the_anchors(tmp_path: Path) -> None:
     """θ_m = θ - 1e-4: DiLoCo with γ = 0.7 moves to θ - 7e-5, in bf16 nowhere."""
     text = linear("bf16")

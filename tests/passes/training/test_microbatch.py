@@ -72,6 +72,7 @@ def test_the_derivative_says_what_to_run_before() -> None:
         pipeline("builtin.module(pcp-grad)").run(module)
 
 
+@pytest.mark.slow  # a program more
 def test_a_loss_of_pieces_compiles_for_training() -> None:
     named = {"w": "param", "x": "data"}
     text = model(3, "mean")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers.models.deep import decoder
 from helpers.models.expanded_training import in_parallel
+from helpers.sampled import sampled
 from helpers.worlds.bundle_runs import ran
 
 import pcp
@@ -64,7 +65,7 @@ def batch() -> np.ndarray:
     return np.random.default_rng(1).normal(0, 1, (16, 32)).astype(np.float32)
 
 
-@pytest.mark.parametrize("dtype", BITS)
+@sampled("dtype", BITS, ["f16"])
 def test_loss_and_gradients_are_those_of_casts_at_use(dtype: str) -> None:
     """In f16 digit by digit, which says that each cast is where it is to be."""
     given, x = weights(), batch()
@@ -112,13 +113,14 @@ def trained(tmp_path: Path, optimizer: str, policy: str, x: np.ndarray = HALF) -
 ADAM = "adamw{lr=1e-3,weight_decay=0}"
 
 
-@pytest.mark.parametrize("compute", ["bf16", "f16"])
+@sampled("compute", ["bf16", "f16"], ["bf16"])
 def test_small_steps_add_up_in_masters(compute: str, tmp_path: Path) -> None:
     found = trained(tmp_path, ADAM, f"params=f32,compute={compute},reduce=f32")
     np.testing.assert_allclose(found["w"], 0.9, atol=0.005)
     assert found["w"].dtype == np.float32
 
 
+@pytest.mark.slow  # a program more
 def test_small_steps_add_up_if_rounded_at_random(tmp_path: Path) -> None:
     """Without masters, 0.9 on the mean: each entry is a random walk of bf16 steps."""
     wide = LINEAR.replace("2x2", "64x64")
@@ -160,6 +162,7 @@ def test_an_optimizer_over_bf16_without_masters_is_refused() -> None:
 # --- loss scaling ---
 
 
+@pytest.mark.slow  # a program more
 def test_the_loss_scale_is_that_of_torch() -> None:
     """Steps with an infinite gradient are skipped, the scale halves and doubles."""
     xs = [HALF * s for s in (1, 1, 3e5, 1, 1, 1, 1, 3e5, 1, 1, 1, 1)]
@@ -199,6 +202,7 @@ def by_grad_scaler(xs: list[np.ndarray]) -> list[tuple[float, int, np.ndarray]]:
     return rows
 
 
+@pytest.mark.slow  # it compiles three programs
 def test_small_cotangents_vanish_without_a_scale() -> None:
     """Of 2^-26 in f16: 0; times 2^16 and over it again: itself."""
     x = np.full((2, 2), 0.5, np.float32)

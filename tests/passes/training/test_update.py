@@ -10,6 +10,7 @@ from pcp.errors import ConfigError, PassError
 DECAY = 0.75
 
 
+@pytest.mark.slow  # a program more
 def test_an_average_of_the_parameters_decays() -> None:
     """Σ (1-d) d^(n-k) p_k + d^n p_0, by numpy in f64 over ten steps of SGD."""
     module = expanded(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers.models.expanded_training import bundle, in_parallel, run_passes
 from helpers.oracles.jax_gradients import array
+from helpers.sampled import sampled
 from helpers.servers.interpreter import Interpreter
 
 from pcp.compiler import driver
@@ -128,9 +129,7 @@ def shares(workers: int) -> np.ndarray:
     return np.array(TOKENS[:workers], np.float32) / sum(TOKENS[:workers])
 
 
-@pytest.mark.parametrize(
-    ("name", "workers"), [("with look-ahead", 1), *((n, 3) for n in OUTER_KINDS)]
-)
+@sampled("name, workers", [("with look-ahead", 1), *((n, 3) for n in OUTER_KINDS)], 2)
 def test_outer_diloco_is_torchs_step_by_the_mean_move(name: str, workers: int) -> None:
     hyper, slots, make = OUTER_KINDS[name]
     moves = [

@@ -11,6 +11,7 @@ from helpers.models.expanded_training import (
     run_passes,
     steps,
 )
+from helpers.sampled import sampled
 
 from pcp.errors import PassError
 from pcp.passes.core import functions
@@ -140,7 +141,7 @@ OPTIMIZERS = (
 )
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@sampled("optimizer", OPTIMIZERS, 1)
 def test_every_tensor_of_every_optimizer_is_updated_in_place(optimizer: str) -> None:
     """All but scalars; equal bits with and without, and the same addresses."""
     plain, inplace = (
@@ -154,6 +155,7 @@ def test_every_tensor_of_every_optimizer_is_updated_in_place(optimizer: str) -> 
     assert not any(moved)
 
 
+@pytest.mark.slow  # a program more
 def test_no_two_tensors_of_a_new_state_share_a_buffer() -> None:
     """Equal constants are merged; first values must not be."""
     module = expanded(model(), "adamw", "diloco", keep=["init", "outer_init"])

@@ -294,6 +294,7 @@ def test_one_residual_serves_one_tensor() -> None:
     assert np.array_equal(other.take("w", 3), np.ones(3))
 
 
+@pytest.mark.slow  # a descent of many steps
 def test_feedback_finds_the_minimum_that_top_k_alone_misses() -> None:
     """Gradient descent on |x - mean of targets|^2 / 2 by two members."""
     targets = inputs(2, 600, 9)

@@ -67,6 +67,7 @@ def _members(bundle: Path, odd: int) -> list[str]:
             process.kill()
 
 
+@pytest.mark.slow  # trap is above
 @pytest.mark.parametrize("odd", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_repair_gives_all_the_same(odd: int, tmp_path: Path) -> None:
     """One against one: the lower rank's bits; only what differs is changed."""

@@ -229,6 +229,7 @@ def test_a_member_that_dies_after_it_ran_ahead_is_lost() -> None:
         assert unexpected(comms[1]) == 0
 
 
+@pytest.mark.slow  # thousands of calls
 def test_many_small_calls_run_no_further_ahead_than_there_is_room() -> None:
     """A tree sends eight frames for a handful of numbers."""
     with distant(2) as comms:

@@ -292,6 +292,7 @@ def crossed(first: str, second: str, behind: int) -> str:
     return text + f"return {', '.join('%' + s for s in sums)} : {types}\n}}\n"
 
 
+@pytest.mark.slow  # a program more
 def test_members_may_call_in_other_orders():
     """However many wait for their operands, none keeps another's from being posted."""
     behind = 6

@@ -13,6 +13,7 @@ from pcp.tools.pages.svg import svg
 from pcp.tools.pages.topology_plot import OTHER, RING, network
 
 
+@pytest.mark.slow  # four processes
 def test_a_slow_edge_among_processes_is_avoided(tmp_path, capfd) -> None:
     picture, whole = tmp_path / "network.svg", tmp_path / "network.json"
     argv = ["topology", "--world", "3", "--sizes", "1", "--rounds", "2"]

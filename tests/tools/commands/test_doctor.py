@@ -151,6 +151,7 @@ def test_targets() -> None:
         assert "pentium99" in finding.found
 
 
+@pytest.mark.slow  # it compiles for sm_90a
 def test_a_target_without_bf16_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """As all of CUDA's would be if nothing legalised their products."""
     stages = tuple(

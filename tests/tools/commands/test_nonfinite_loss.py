@@ -6,6 +6,7 @@ import signal
 import urllib.request
 
 import numpy as np
+import pytest
 from helpers.models.bigram_stablehlo import MODEL, write_experiment
 from helpers.servers.processes import Processes
 
@@ -32,6 +33,7 @@ def _shown(page):
         return strictly(answer.read().decode())
 
 
+@pytest.mark.slow  # in one process in test_values.py
 def test_a_run_pauses_and_says_who(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_experiment(tmp_path, **KEYS, outer_loop_steps=100_000)

@@ -207,6 +207,7 @@ def test_the_schema_of_clusters(capsys) -> None:
     assert json.loads(capsys.readouterr().out)["title"] == "Cluster"
 
 
+@pytest.mark.slow  # it measures a device
 def test_probing_one_device(tmp_path: Path, capsys) -> None:
     path = tmp_path / "cluster.json"
     assert main(["probe", "--seconds", "0.01", "-o", str(path)]) == 0

@@ -80,6 +80,7 @@ def trained(tmp_path_factory) -> Path:
     return folder / "m.pcp"
 
 
+@pytest.mark.slow  # one has its own test
 def test_a_trace_of_all_processes(trained: Path, tmp_path: Path, capsys) -> None:
     trace = tmp_path / "trace.json"
     flags = ["--inputs", "random:1", "--out", str(tmp_path / "o.npz"), "--steps", "3"]

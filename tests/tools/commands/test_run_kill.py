@@ -149,6 +149,7 @@ def test_killed_at_any_moment(seed: int, world) -> None:
             assert named, f"rank {rank} said: {member.text}"
 
 
+@pytest.mark.slow  # test_run_resume.py kills one that runs
 def test_killed_before_it_came(world) -> None:
     """Whoever is missing when time is up is named to all who came."""
     running = world(1, SHORT)

@@ -50,6 +50,7 @@ def compiled(folder: Path, *flags: str) -> int:
     return compile.main([str(model), "--cache", "off", "-o", bundle, *flags])
 
 
+@pytest.mark.slow  # the example has three processes
 def test_two_tasks_run_on_two_devices(tmp_path: Path, capsys) -> None:
     """Two processes over TCP; a device has its tasks and its arguments alone."""
     path = cluster(tmp_path, "idle", "second", "first")

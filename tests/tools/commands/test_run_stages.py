@@ -27,6 +27,7 @@ def _compiled(
     return folder / "m.pcp"
 
 
+@pytest.mark.slow  # test_partitioned.py trains stages in one process
 @pytest.mark.parametrize(
     ("model", "count", "schedule"),
     [

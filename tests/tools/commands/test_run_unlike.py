@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from helpers.models import sharded
 from helpers.oracles import chrome_trace
+from helpers.sampled import sampled
 from helpers.servers.processor_features import fused
 from helpers.worlds.bundle_runs import ran, save_npz
 
@@ -137,9 +138,10 @@ def untold(alike: list[Path], tmp_path_factory) -> Path:
     return bundle.write(tmp_path_factory.mktemp("untold") / "m.pcp")
 
 
+@pytest.mark.slow  # test_verify_owners.py has the pass
 @pytest.mark.skipif(not fused(), reason="this processor rounds as any x86-64 does")
-@pytest.mark.parametrize(
-    ("flags", "says"),
+@sampled(
+    "flags, says",
     [
         (
             ["--parity", "2"],
@@ -153,6 +155,7 @@ def untold(alike: list[Path], tmp_path_factory) -> Path:
             r"result \w+: members hold different values",
         ),
     ],
+    1,
 )
 def test_members_that_drift_apart_are_named(
     flags: list[str], says: str, untold: Path, data: Path, tmp_path: Path, capfd

@@ -120,6 +120,7 @@ def test_two_workers_of_two_stages_train_the_same(
         np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow  # test_run_steps.py has steps of processes
 def test_whole_workers_train_the_same(
     tmp_path: Path, given: dict[str, np.ndarray]
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_member_exchanges_its_shards_alone(spread: Path) -> None:
         assert sorted(sent) == [(), (4 * 4 + 4 * 2,)]
 
 
+@pytest.mark.slow  # it compiles for a mesh
 @pytest.mark.parametrize("elastic", ["workers=elastic", "island=-1", "dp=-1"])
 def test_one_axis_is_elastic_over_fixed_ones(elastic: str, tmp_path: Path) -> None:
     """Gradients are exchanged shard by shard; each name of the axis says the same."""
@@ -237,6 +239,7 @@ def compiled_gpt(folder: Path, *flags: str) -> Path:
     return folder / "m.pcp"
 
 
+@pytest.mark.slow  # five commands
 def test_an_outer_step_that_is_left_out_is_said(tmp_path: Path, capfd, given) -> None:
     """One process, and two: each time once."""
     said = (
@@ -252,6 +255,7 @@ def test_an_outer_step_that_is_left_out_is_said(tmp_path: Path, capfd, given) ->
         assert said not in capfd.readouterr().out
 
 
+@pytest.mark.slow  # commands for one line
 def test_workers_that_share_a_batch_are_said(tmp_path: Path, capfd, given) -> None:
     one = {**given, "x": given["x"][:1]}
     bundle = compiled(tmp_path, DILOCO)

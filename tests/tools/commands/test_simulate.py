@@ -50,6 +50,7 @@ def test_the_command_prints_a_table_or_json(tmp_path, capsys, monkeypatch):
     assert all(0 < f["goodput"] <= 1 for f in figures)
 
 
+@pytest.mark.slow  # a program more
 def test_the_bundle_says_what_is_sent(tmp_path, capsys, monkeypatch):
     """A direction's number and a slope to each of the others, in every step."""
     monkeypatch.chdir(tmp_path)

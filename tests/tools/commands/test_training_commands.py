@@ -179,6 +179,29 @@ def test_memory_is_the_compilers(folder):
 
 
 @pytest.mark.parametrize(
+    ("algorithm", "how"),
+    [
+        ("async_local_sgd", "asynchronously"),
+        ("decoupled{own_clocks=true}", "asynchronously"),
+        ("async_diloco", "beside the inner steps"),
+        ("streaming_diloco", "beside the inner steps"),
+        ("noloco", "in pairs"),
+    ],
+)
+@pytest.mark.parametrize(
+    "islands", [{"mesh": "tp=2"}, {"islands": [{"mesh": "tp=2"}, {"mesh": "tp=1"}]}]
+)
+def test_what_islands_cannot_train_is_said_before_it_is_compiled(
+    algorithm: str, how: str, islands: dict[str, object]
+) -> None:
+    asked = parse(KEYS | {"model_path": "m.mlir", "algorithm": algorithm} | islands)
+    with pytest.raises(ConfigError, match=f"mesh tp=2.*{how}.*take ddp, diloco"):
+        jobs.compiler_for(asked, lambda _: None)
+    for known in ("ddp", "diloco", "average", "decoupled{own_clocks=false}"):
+        jobs.compiler_for(asked.model_copy(update={"algorithm": known}), print)
+
+
+@pytest.mark.parametrize(
     ("word", "key"),
     [("rounds", "outer_loop_steps"), ("lr", "learning_rate"), ("steps", "tau"),
      ("taau", "tau"), ("epochs", "max_epochs")],

@@ -68,6 +68,7 @@ def test_the_page_is_well_formed_and_needs_nothing(members: int) -> None:
     assert "http" not in text
 
 
+@pytest.mark.slow  # a program more
 def test_a_bundle_as_text_and_as_a_page(tmp_path: Path, capfd) -> None:
     (tmp_path / "m.mlir").write_text(stablehlo_small.TANH_SUM)
     (tmp_path / "r.json").write_text(json.dumps({"tensors": {"x": [["dp"]]}}))

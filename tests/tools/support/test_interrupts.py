@@ -9,6 +9,7 @@ import time
 import pytest
 from helpers.models.bigram_stablehlo import write_experiment
 from helpers.present import present
+from helpers.sampled import sampled
 from helpers.servers.processes import Processes
 from helpers.worlds.communicators import eventually
 from helpers.worlds.training_runs import (
@@ -68,7 +69,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize("command", ["train x.json", "shepherd --config x.json"])
+@sampled("command", ["train x.json", "shepherd --config x.json"], 1)
 def test_a_terminated_command_leaves_no_compiler_and_no_run(tmp_path, command):
     write_experiment(tmp_path)
     fake = tmp_path / "iree-compile"

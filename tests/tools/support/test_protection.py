@@ -95,6 +95,7 @@ def test_children_get_absolute_paths(tmp_path, monkeypatch) -> None:
     assert protection_arguments(given) == ["--key-file", str(tmp_path / "key")]
 
 
+@pytest.mark.slow  # six processes; test_identities.py has the rule
 def test_a_run_is_for_those_who_have_the_key_and_a_certificate(
     tmp_path, monkeypatch, capsys
 ) -> None:

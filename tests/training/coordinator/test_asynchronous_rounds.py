@@ -85,6 +85,7 @@ def test_one_learner_with_a_period_of_one_is_diloco_of_one(tmp_path) -> None:
         assert np.array_equal(mine.parameters[name], value), name
 
 
+@pytest.mark.slow  # a program more
 def test_stale_pushes_count_once_each_and_move_as_if_they_were_not(tmp_path) -> None:
     """Linear loss: the order of the ledger is all; N pushes are a Nesterov step."""
     committed = partial(kinds, tmp_path / "run" / "ledger.jsonl")

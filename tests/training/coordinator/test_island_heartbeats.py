@@ -89,6 +89,19 @@ def test_a_rank_that_has_prepared_the_round_is_not_where_its_island_is(
     assert heard(island, *beats) == beats[1]
 
 
+def test_of_equal_ranks_the_island_is_where_one_is_for_longest(
+    ranks: list[Rank],
+) -> None:
+    """Whichever beats first: else it would seem to move, and to come to a round."""
+    island, beats = Island("w0", ranks), list[Heartbeat]()
+    for since in (8.0, 9.0):
+        at = Whereabouts(call="validating", steps=7, since=since)
+        beats.append(Heartbeat(at=at))
+    assert heard(island, *beats) == beats[1]
+    assert island.says(ranks[1], beats[1]) is None
+    assert island.says(ranks[0], beats[0]) == beats[1]
+
+
 @pytest.mark.parametrize(
     "seed",
     [

@@ -62,6 +62,7 @@ def asked_for(folder: Path, share: float, **keys: object) -> Experiment:
     )
 
 
+@pytest.mark.slow  # a search of seconds
 def test_an_island_is_planned_for_the_memory_of_the_smallest_device(
     tmp_path: Path,
 ) -> None:

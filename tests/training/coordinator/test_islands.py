@@ -39,7 +39,7 @@ from pcp.training.wire.messages import (
 
 SLOW_HOLDERS = (1574, 1583, 1646, 1662, 1668, 1671)
 """Seeds in which an island does not hand out its state in time."""
-RESTORED_IN_A_GROUP = ((87, "together"), (576, "together"), (713, "every step"))
+RESTORED_IN_A_GROUP = ((807, "together"),)
 """Seeds in which a rank is told to take a state while it waits for other islands."""
 ELSEWHERE = pytest.mark.parametrize("point", POINTS)
 

@@ -54,6 +54,45 @@ def test_a_round_goes_on_without_who_idles_before_it_is_ended(call: str) -> None
     assert crew.said("worker 1 at b:1 left: no inner step for")
 
 
+def validating(crew: Crew, name: str, steps: int = 7) -> None:
+    """A member evaluates held-out batches, and has not begun with its order."""
+    at = Whereabouts(call="validating", steps=steps, since=crew.now - crew.since)
+    crew.says(name, Heartbeat(at=at))
+
+
+def test_rounds_go_on_without_who_hangs_where_it_validates() -> None:
+    """Before the minute is over for which its program may have to be loaded."""
+    crew, rounds = Crew(*"abc"), 0
+    while crew.now < crew.since + 40.0:
+        crew.now += BEAT
+        validating(crew, "b")
+        for name in "ac":
+            crew.beats(name, "forming", "b" if "b" in crew.members else "")
+        crew.step(Tick())
+        if crew.members == ["a", "c"]:
+            for act in (crew.computes, crew.prepares):
+                act("a")
+                act("c")
+            rounds += 1
+        assert "b" in crew.members or crew.now - crew.since > LEAST_SECONDS
+        assert "b" not in crew.members or not rounds, "it is away until it moves"
+    assert rounds > 20
+    validating(crew, "b", steps=8)
+    crew.step(Tick())
+    assert "b" in crew.members
+
+
+def test_who_gets_on_where_it_validates_is_waited_for() -> None:
+    crew = Crew(*"abc")
+    for made in range(160):
+        crew.now += BEAT
+        validating(crew, "b", steps=7 + made // 30)
+        for name in "ac":
+            crew.beats(name, "forming", "b")
+        crew.step(Tick())
+        assert "b" in crew.members
+
+
 def test_who_makes_steps_is_waited_for() -> None:
     crew = Crew(*"abc")
     for made in range(80):

@@ -193,8 +193,12 @@ def test_who_did_not_come_to_a_group_stays_away_until_it_does_something_else() -
     ("call", "said", "deadline"),
     [
         ("step", "no inner step for", None),
-        ("step", "no inner step for", 0.8),  # it is left out of round after round
-        ("forming", "waited for it in vain", None),
+        pytest.param(  # it is left out of round after round
+            *("step", "no inner step for", 0.8), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            *("forming", "waited for it in vain", None), marks=pytest.mark.slow
+        ),
         pytest.param(
             *("exchange", "waited for it in vain", None),
             marks=pytest.mark.slow,  # the guard of the one before: another place
@@ -239,6 +243,7 @@ def test_a_worker_that_hangs_with_what_heartbeats_need_ends(
     assert "bigram_numpy.py" in hung.text, "where its threads are"
 
 
+@pytest.mark.slow  # one that hangs later is above
 def test_a_worker_that_hangs_before_it_has_connected_is_let_go_and_ends(
     tmp_path, processes, monkeypatch
 ) -> None:

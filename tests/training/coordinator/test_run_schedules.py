@@ -38,7 +38,7 @@ def test_a_seed_gives_the_same_run(policy: str) -> None:
 
 @POLICIES
 def test_no_schedule_stops_a_run_or_makes_it_wrong(policy: str) -> None:
-    assert first_violation(range(300), policy) == ""
+    assert first_violation(range(120), policy) == ""
 
 
 @pytest.mark.slow
@@ -74,11 +74,12 @@ def test_schedules_meet_what_can_happen() -> None:
     ],
 )
 def test_messages_of_every_kind_are_lost(policy: str, messages: str) -> None:
-    lost = Counter[str]()
+    wanted = {*messages.split()}
     for seed in range(400):
-        lost += Schedule(seed, policy).go().lost
-    for kind in messages.split():
-        assert lost[kind], kind
+        wanted -= {*Schedule(seed, policy).go().lost}
+        if not wanted:
+            break
+    assert not wanted
 
 
 def test_workers_hang_and_are_ended() -> None:

@@ -93,6 +93,7 @@ def model() -> Tiny:
     return Tiny()
 
 
+@pytest.mark.slow  # test_island_runs.py has alike ones
 def test_unlike_islands_averaged_in_every_step_are_synchronous_sgd(
     tmp_path: Path, model: Tiny
 ) -> None:

@@ -79,6 +79,7 @@ def bf16_bigram(folder):
     return path
 
 
+@pytest.mark.slow  # 30 steps of a run
 def test_a_bf16_model_trains_masters_from_its_own_weights(tmp_path, monkeypatch):
     """`pcp train`: 30 steps of AdamW at 1e-3 from 1.0, where bf16 has steps of 2^-7."""
     monkeypatch.chdir(tmp_path)

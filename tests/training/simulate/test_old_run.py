@@ -39,6 +39,7 @@ def test_every_digest_is_the_recorded_one(records, capsys):
     )
 
 
+@pytest.mark.slow  # two programs
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the program is x86-64's")
 def test_another_learning_rate_is_another_run(records):
     """The digests are of what the rounds computed: the twin that bites."""

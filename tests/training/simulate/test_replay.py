@@ -51,6 +51,7 @@ def _ready(shepherd, count):
     order(shepherd, "resume")
 
 
+@pytest.mark.slow  # four processes
 def test_a_run_with_deaths_newcomers_and_orders_is_made_again(tmp_path, processes):
     exp = experiment(tmp_path, outer_loop_steps=1000, max_epochs=1000)
     shepherd, watcher, thread = start_shepherd(exp, workers=3)

@@ -37,6 +37,7 @@ def test_one_fragment_without_delay_is_diloco_bit_for_bit() -> None:
             assert same_bits(a, b)
 
 
+@pytest.mark.slow  # one does, above
 def test_fragments_that_come_back_together_are_diloco() -> None:
     options = f"fragments=2,{PLAIN},{OUTER},together=true"
     found = play(bundle("quadratic", f"streaming_diloco{{{options}}}"), data(2), ROUNDS)
@@ -51,6 +52,7 @@ def local(trainer, number: int) -> np.ndarray:
     return np.concatenate([trainer.private[f"local.{n}"].copy() for n in names])
 
 
+@pytest.mark.slow  # a program more
 def test_with_alpha_1_workers_are_independent() -> None:
     code = bundle("quadratic", "streaming_diloco{fragments=2,tau=1,alpha=1.0,wire=f32}")
     together = play(code, data(2), ROUNDS, watch=local)

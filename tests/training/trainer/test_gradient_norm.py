@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers.models.closed_form import batches, bundle, gradients, play
 from helpers.oracles.round_metrics import record
+from helpers.sampled import sampled
 
 from pcp.training.observe.figures import figures
 
@@ -29,8 +30,10 @@ def _last(member: int, number: int) -> np.ndarray:
     return np.concatenate([*gradients(batch).values()]).astype(np.float64)
 
 
-@pytest.mark.parametrize(
-    "kind", ["diloco", "diloco{lr=0.7}", "streaming_diloco{fragments=2,tau=1}"]
+@sampled(
+    "kind",
+    ["diloco", "diloco{lr=0.7}", "streaming_diloco{fragments=2,tau=1}"],
+    ["diloco{lr=0.7}"],
 )
 def test_it_is_this_workers_own(kind: str) -> None:
     for member, seen in enumerate(_norms(kind, 2)):
@@ -45,10 +48,12 @@ def test_it_is_of_all_together_where_they_meet_in_every_step() -> None:
         np.testing.assert_allclose(np.array(seen, float), wanted, rtol=1e-6)
 
 
+@pytest.mark.slow  # a program more
 def test_a_slope_is_no_gradient() -> None:
     assert _norms("mezo{eps=0.0625,noise=signs}", 1) == [[None] * ROUNDS]
 
 
+@pytest.mark.slow  # a program more
 def test_it_is_that_before_clipping() -> None:
     """@apply clips: it is given the gradient as it is."""
     code = bundle("linear", "diloco", "sgd{lr=0.125,clip_norm=0.001}")

@@ -108,6 +108,7 @@ def test_diloco_s_own_step_is_not_stable_with_many(members: int, found: float) -
     assert growth(0.7, 0.9, members) == pytest.approx(found, abs=0.005)
 
 
+@pytest.mark.slow  # one is DiLoCo, above
 def test_eager_replicas_differ_by_what_is_in_flight() -> None:
     """β = 0, linear loss: θ_m - θ_n = -(γ / M) (Δ_m - Δ_n) of the last round alone.
 
@@ -135,6 +136,7 @@ def test_one_eager_worker_is_diloco() -> None:
         np.testing.assert_allclose(own, wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow  # one eager worker is above
 def test_a_run_keeps_every_replica_and_shows_their_mean(tmp_path) -> None:
     """Through the shepherd: commits, a checkpoint, and everybody back from it."""
     (tmp_path / "text").write_bytes(b"the quick brown fox jumps over the dog. " * 4000)

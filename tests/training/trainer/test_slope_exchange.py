@@ -27,7 +27,9 @@ def data(members: int) -> list:
     return [batches(H * ROUNDS, worker) for worker in range(members)]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module", params=[KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.slow)]
+)
 def trainer(request: Any) -> Any:
     made = load(bundle("quadratic", request.param), "local-sync", None)
     yield made
@@ -99,6 +101,7 @@ def replay(trainer: Any, rank: int, log: dict) -> None:
     trainer.step = from_log
 
 
+@pytest.mark.slow  # a program more
 def test_two_members_sum_their_slopes_along_their_directions() -> None:
     """Against numpy, with directions as @grad_sync gives them one by one."""
     code = bundle("linear", KINDS[1])
@@ -120,6 +123,7 @@ def test_two_members_sum_their_slopes_along_their_directions() -> None:
     np.testing.assert_allclose(parameters(found[0][-1]), theta, rtol=0, atol=1e-3)
 
 
+@pytest.mark.slow  # numbers alone
 def test_normal_directions_have_unit_variance_and_estimate_the_gradient() -> None:
     """The mean of s z over many directions is the gradient, within 5 deviations."""
     made = load(bundle("linear", "forward_gradient"), "local-sync", None)

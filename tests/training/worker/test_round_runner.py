@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from pcp.errors import CollectiveAborted
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.training.wire.message import Message
 from pcp.training.wire.messages import (
+    Commit,
     GroupFailed,
+    Restore,
     RoundStart,
+    Validated,
 )
 from pcp.training.worker.round_runner import RoundRunner
 from pcp.training.worker.worker_state import PartialRound, WorkerState
@@ -32,7 +36,7 @@ def runner(
     state.partial_round = PartialRound(3, LEASE) if begun else None
     return RoundRunner(
         state,
-        None,
+        SimpleNamespace(cancel=lambda reason, **which: None),
         send=send,
         log=lambda text: None,
         newest=lambda: None,
@@ -100,3 +104,62 @@ def test_who_has_not_the_steps_that_it_is_to_bring_is_lost_by_its_own_word() -> 
     assert isinstance(failed, GroupFailed)
     assert failed.lost == [1]
     assert not failed.inside
+
+
+class Inside:
+    """A group of an island's ranks, along all axes of its mesh."""
+
+    def __init__(self) -> None:
+        self.fault: str | None = None
+
+    def abort(self, reason: str) -> None:
+        self.fault = reason
+
+
+def rank_of_an_island(send: Callable[[Message], None]) -> tuple[RoundRunner, Any]:
+    """In groups of epoch 9, with a trainer whose program holds those of the outer step.
+
+    An evaluation fails where the group that the program holds is broken.
+    """
+    made = runner([], False, send)
+    trainer: Any = made._state.trainer
+
+    def join(groups: Any) -> None:
+        trainer.groups = groups
+
+    def evaluate(batch: Any) -> float:
+        if trainer.groups["tp"].fault:
+            raise CollectiveAborted(trainer.groups["tp"].fault)
+        return 1.0
+
+    group: Any = made.group
+    for inside in (group._steps, group._outside):
+        inside.epoch, inside.by_axes = 9, {"tp": Inside()}
+    trainer.groups, trainer.axes_inside = group.groups_outside, ()
+    trainer.join, trainer.evaluate = join, evaluate
+    corpus: Any = SimpleNamespace(validation_batches=3, validation=lambda number: 0)
+    made.inner_steps._corpus = corpus
+    return made, group
+
+
+@pytest.mark.parametrize("inner_epoch", [9, 10], ids=["same steps", "anew"])
+def test_an_island_evaluates_while_another_one_dies(inner_epoch: int) -> None:
+    """The next attempt ends the groups of the outer step: no rank evaluates in them."""
+    said: list[Message] = []
+    member, group = rank_of_an_island(said.append)
+    group.validates = True  # as the link's thread notes with the commit
+    group.heed(ordered(0).model_copy(update={"epoch": 10, "inner_epoch": inner_epoch}))
+    assert group._outside.failed
+    member.validate(Commit(round=3, epoch=9, digest="0" * 64, validate_share=(0, 1)))
+    assert said == [Validated(round=3, loss_sum=3.0, batches=3)]
+
+
+def test_an_island_that_is_formed_anew_does_not_go_on_evaluating() -> None:
+    said: list[Message] = []
+    member, group = rank_of_an_island(said.append)
+    group.validates = True
+    group.heed(Restore(round=3, source=None))
+    member.validate(Commit(round=3, epoch=9, digest="0" * 64, validate_share=(0, 1)))
+    (failed,) = said
+    assert isinstance(failed, GroupFailed)
+    assert failed.inside

@@ -144,10 +144,15 @@ class Pace:
         return self.at is not None and self.at.with_others and self.at.since >= seconds
 
     def may_come(self, now: float) -> bool:
-        """Whether it may still begin with its message: it has time, or is at it."""
-        return now - self._ordered <= self.come_seconds or (
-            self.at is not None and self.at.call in _ABOUT
-        )
+        """Whether it may still begin with its message: it has time, or is at it.
+
+        One that validates is, while it gets on with that.
+        """
+        if now - self._ordered <= self.come_seconds:
+            return True
+        call = None if self.at is None else self.at.call
+        gets_on = call != "validating" or self.idle_seconds(now) <= self.come_seconds
+        return call in _ABOUT and gets_on
 
     @property
     def come_seconds(self) -> float:

@@ -66,6 +66,7 @@ def data(seed: int = 1) -> tuple[list, list]:
     return tensors(generator), [tensors(generator) for _ in range(STEPS)]
 
 
+@pytest.mark.slow  # a program more
 def test_adafactor_is_torchs() -> None:
     start, gradients = data()
     found = ours("adafactor{lr=0.05,weight_decay=0.1}", start, gradients)
@@ -103,6 +104,7 @@ def by_hand(u: np.ndarray, steps: int = 5) -> np.ndarray:
     return x.T if u.shape[0] > u.shape[1] else x
 
 
+@pytest.mark.slow  # a program more
 def test_muon_trains_matrices_and_adamw_the_rest() -> None:
     """torch's Muon rounds to bfloat16 inside: its matrices are near, not equal."""
     start, gradients = data()

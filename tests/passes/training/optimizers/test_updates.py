@@ -14,6 +14,7 @@ from helpers.models.expanded_training import (
     tensors,
     worst,
 )
+from helpers.sampled import sampled
 from helpers.servers.interpreter import Interpreter
 
 from pcp.compiler import emission, iree, targets
@@ -97,7 +98,7 @@ def _numpy(dtype: str) -> Any:
     return {"f32": np.float32, "i32": np.int32}[dtype]
 
 
-@pytest.mark.parametrize("name", CASES)
+@sampled("name", CASES, 2)
 def test_twenty_steps_equal_torch(name: str) -> None:
     text, make, clip = CASES[name]
     generator = np.random.default_rng(1)

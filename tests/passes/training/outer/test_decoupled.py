@@ -61,6 +61,7 @@ def by_hand(deltas: list, tokens: list[int]) -> list:
     return result
 
 
+@pytest.mark.slow  # a program more
 def test_the_merge_is_the_mean_length_along_the_mean_direction(code: Any) -> None:
     generator = np.random.default_rng(2)
     deltas = [tensors(generator, scale=s) for s in (0.1, 3.0, 1e-3)]

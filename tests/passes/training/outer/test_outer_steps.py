@@ -16,6 +16,7 @@ from helpers.models.expanded_training import (
     tensors,
     worst,
 )
+from helpers.sampled import sampled
 from helpers.servers.interpreter import Interpreter
 
 from pcp.passes.core import functions
@@ -116,7 +117,7 @@ OUTER = {
 }
 
 
-@pytest.mark.parametrize("algorithm", OUTER)
+@sampled("algorithm", OUTER, 1)
 def test_diloco_equals_torch_on_the_weighted_mean(algorithm: str) -> None:
     start, moves, tokens = data(3)
     found = run(algorithm, start, moves, tokens)
