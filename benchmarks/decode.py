@@ -91,6 +91,7 @@ class Pcp:
             CONTEXT,
             mesh={"tp": ranks},
             weights=weights,
+            sampler=True,
             targets=["cpu:host"],
             report=_say,
         )
@@ -130,9 +131,9 @@ class Pcp:
         phase = executor.shapes.decode[0]
         slots, places = range(self.batch), [position] * self.batch
         call = Call(phase, tuple(slots), tuple(map(int, tokens)), tuple(places))
-        (logits,) = executor.carry_out(Order(calls=(call,)))
-        assert logits is not None
-        return logits.argmax(-1)
+        (rows,) = executor.carry_out(Order(calls=(call,)))
+        assert rows is not None
+        return rows.logits().argmax(-1)
 
     def close(self) -> None:
         """Release it."""

@@ -6,8 +6,10 @@
 One process trains a causal transformer on a whole sequence, then `--members` processes
 train on parts of it (`--mesh sp=4`). Bytes are those of the device's allocator, without
 a cache; activations are the peak of a step less parameters, the optimizer's state and
-gradients, which each member holds whole. Heads that the members divide are exchanged
-for positions; others gather keys and values.
+gradients, which each member holds whole: so x and y count, and what is held to exchange
+activations and gradients. Heads that the members divide are exchanged for positions;
+others gather keys and values. The members' gradients are compared with those of the
+whole model in JAX: the largest difference, over the largest element of the tensor.
 """
 
 import argparse
@@ -20,6 +22,8 @@ import numpy as np
 from mesh_members import Report, compile_bundle, run_members
 
 from pcp.bundle import Bundle
+from pcp.tools import cli
+from pcp.tools.support import tensor_files
 from pcp.training.trainer.step_loop import kept
 
 
@@ -73,8 +77,8 @@ def arguments(tokens: int, width: int, layers: int, samples: int = 1) -> tuple:
 
 def measure(
     members: int, folder: Path, *, tokens: int, width: int, heads: int, layers: int
-) -> tuple[list[int], list[Report]]:
-    """(each member's bytes of activations, its report)."""
+) -> tuple[Path, list[int], list[Report]]:
+    """The bundle, and of each member the bytes of activations and its report."""
     from pcp.frontends.jax import from_jax
 
     model = from_jax(partial(loss, heads=heads), *arguments(tokens, width, layers))
@@ -83,7 +87,26 @@ def measure(
     specs = kept(Bundle.read(bundle).manifest)
     gradients = sum(spec.nbytes for spec in specs if spec.role == "param")
     reports = run_members(bundle, steps=2)
-    return [r.peak - r.held - gradients for r in reports], reports
+    return bundle, [r.peak - r.held - gradients for r in reports], reports
+
+
+def error_of_gradients(bundle: Path, tokens: int, width: int, heads: int, layers: int):
+    """The largest difference from the whole model's in JAX, relative to its tensor."""
+    import jax
+
+    given = arguments(tokens, width, layers)
+    wanted = jax.jit(jax.grad(partial(loss, heads=heads)))(*given)
+    function = Bundle.read(bundle).manifest.function("grad")
+    sent, out = bundle.with_suffix(".in.npz"), bundle.with_suffix(".out.npz")
+    values = [np.asarray(value) for value in jax.tree_util.tree_leaves(given)]
+    tensor_files.save(sent, [spec.name for spec in function.inputs], values)
+    command = ["run", str(bundle), "--function", "grad", "--inputs", str(sent)]
+    if code := cli.main([*command, "--out", str(out)]):
+        raise SystemExit(code)
+    with np.load(out) as archive:
+        _, *found = [archive[name] for name in archive.files]
+    pairs = zip(found, jax.tree_util.tree_leaves(wanted), strict=True)
+    return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
 
 
 def main() -> None:
@@ -100,11 +123,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole = 0
         for count in (1, members):
-            found, reports = measure(count, Path(folder), **sizes)
+            bundle, found, reports = measure(count, Path(folder), **sizes)
             whole = whole or found[0]
             ratio = max(found) / whole
             losses = " ".join(f"{loss:.6f}" for loss in reports[0].losses)
             print(f"{count:9}  {max(found) / 2**20:15.1f}  {ratio:14.3f}  {losses}")
+        error = error_of_gradients(bundle, **sizes)
+        print(f"gradients of {members} processes against JAX's whole: {error:.1e}")
 
 
 if __name__ == "__main__":

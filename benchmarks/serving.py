@@ -53,6 +53,7 @@ def compared(flags: argparse.Namespace) -> None:
         phases(1, context),
         context,
         mesh={"tp": flags.ranks},
+        sampler=True,
         cache=cache_folder(),
     )
     engine = of_bundle(bundle, flags.folder, slots=1)

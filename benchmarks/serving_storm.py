@@ -103,7 +103,8 @@ def storm(
     """Serve the model of a folder, and kill its ranks."""
     wanted = phases(streams, CONTEXT)
     cache = cache_folder()
-    bundle = compile_folder(folder, wanted, CONTEXT, mesh={"tp": ranks}, cache=cache)
+    how = {"mesh": {"tp": ranks}, "cache": cache, "sampler": True}
+    bundle = compile_folder(folder, wanted, CONTEXT, **how)
     engine = of_bundle(bundle, folder, slots=streams, spares=spares, log=log)
     served = Served(folder, engine)
     with served as client:

@@ -7,9 +7,9 @@ decides. An entry lists the axes of each dimension, later ones left out are whol
 What the program says itself holds before a pattern; a name of the file that says
 otherwise than the program is an error. State of the optimizer (`m.w`) lies as its
 parameter (`w`) unless a pattern names it, and so does a gradient. `auto` cuts the
-first dimension of data along the axis "dp", the second, a sequence, along "sp", and
-parameters along "tp" in the groups of the planner, where the program itself cuts
-nothing along it.
+first dimension of data along the axis "dp", the second, a sequence, along "sp",
+experts along "ep" and other parameters along "tp" in the groups of the planner, where
+the program itself cuts nothing along these.
 """
 
 from collections.abc import Sequence
@@ -37,6 +37,7 @@ from pcp.passes.core.functions import (
 from pcp.passes.core.rewriting import attributes, functions, operations
 from pcp.passes.planning import tensor_groups
 from pcp.passes.planning.tensor_groups import AXIS as TENSOR_AXIS
+from pcp.passes.planning.tensor_groups import EXPERTS as EXPERT_AXIS
 from pcp.passes.sharding.inline_calls import inline_calls
 from pcp.passes.sharding.layout import SHARDING, from_attribute, to_attribute
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
@@ -71,18 +72,23 @@ class Rules:
         )
 
     @classmethod
-    def grouped(cls, module: ir.Module, mesh: Mesh, entry: str) -> "Rules":
-        """Each parameter of @entry along "tp", by the planner's groups."""
+    def grouped(
+        cls, module: ir.Module, mesh: Mesh, entry: str, axes: Sequence[str]
+    ) -> "Rules":
+        """Each parameter of @entry along these axes, by the planner's groups."""
         whole = ir.Module.parse(str(module.operation), module.context)
         inline_calls(whole)
         forward = find(whole, entry)
-        groups = tensor_groups.find(forward, mesh.axes[TENSOR_AXIS]) if forward else []
-        cut = {
-            escape(name): ((),) * dim + ((TENSOR_AXIS,),)
-            for i in tensor_groups.together(groups, tensor_groups.ranked(groups))
-            for name, dim in groups[i].cut.items()
-        }
-        return cls(cut, f"--mesh {mesh.axes}")
+        cut: dict[str, Layout] = {}
+        for axis in axes if forward else ():
+            found = tensor_groups.find(forward, mesh.axes[axis])
+            groups = [g for g in found if g.experts or axis != EXPERT_AXIS]
+            groups = [g for g in groups if cut.keys().isdisjoint(g.cut)]
+            for i in tensor_groups.together(groups, tensor_groups.ranked(groups)):
+                for name, dim in groups[i].cut.items():
+                    cut[name] = Layout(((),) * dim + ((axis,),))
+        tensors = {escape(name): layout.dims for name, layout in cut.items()}
+        return cls(tensors, f"--mesh {mesh.axes}")
 
     def find(self, name: str) -> tuple[tuple[str, ...], ...] | None:
         """What the first fitting pattern says."""
@@ -133,8 +139,10 @@ def annotate(
     rules, automatic = read_rules(mesh, sharding), sharding in (None, "auto")
     if rules is not None:
         _check_names(rules, module)
-    elif automatic and TENSOR_AXIS in idle_axes(module, mesh):
-        rules = Rules.grouped(module, mesh, entry)
+    elif automatic:
+        free = set(idle_axes(module, mesh))
+        axes = [axis for axis in (EXPERT_AXIS, TENSOR_AXIS) if axis in free]
+        rules = Rules.grouped(module, mesh, entry, axes) if axes else None
     data = [(a,) if a in mesh.axes else () for a in DATA_AXES if automatic]
     count = 0
     for function in functions(module):

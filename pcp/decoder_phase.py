@@ -10,6 +10,21 @@ KINDS = ("prefill", "decode")
 _NAME = re.compile(r"(prefill|decode)_(\d+x)?(\d+)_(\d+)")
 _SIZE = re.compile(r"(?:([1-9]\d*)x)?([1-9]\d*)")
 
+SAMPLERS = ("largest", "sample")
+"""Functions of rows of logits: the most probable token of each, or a drawn one."""
+ASKED = ("temperature", "low", "high", "positions", "top_k", "top_p", "min_p")
+"""What `sample` is asked of a row, as 32-bit integers: floats by their bits."""
+FIELDS = ("value", "token", "logit", "largest", "total", "finite", "sure")
+"""What both give of a row and a part of the vocabulary: the largest number, with its
+noise, its token and that one's logit; the largest logit, and the sum of all
+exponentials less it; whether all are finite, and whether the token is known to be the
+right one."""
+
+
+def sampler(kind: str, rows: int) -> str:
+    """The name of a function of `SAMPLERS`."""
+    return f"{kind}_{rows}"
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -51,6 +66,11 @@ class Phase:
         elif self.kind == "decode" and self.rows == 1:
             size = f"{self.slots}"
         return f"{self.kind}_{size}_{self.context}"
+
+    @property
+    def looked_at(self) -> int:
+        """Rows of its logits."""
+        return self.slots * (1 if self.kind == "prefill" else self.rows)
 
     @property
     def data(self) -> tuple[str, ...]:

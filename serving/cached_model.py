@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pcp.decoder_phase import KINDS, Phase, cache_place
+from pcp.decoder_phase import KINDS, SAMPLERS, Phase, cache_place, sampler
 from pcp.errors import BundleError
 from pcp.manifest import Function, Manifest
 from pcp.runtime.program.executor import DeviceArray, Program
+from pcp.serving.drawing import Draw
 from pcp.serving.weights import parameters
 
 _ROWS_OF_A_CALL = 16
@@ -28,6 +29,10 @@ class Shapes:
     decode: tuple[Phase, ...]
     context: int
     vocabulary: int
+    sampled: frozenset[int] = frozenset()
+    """Of how many rows of logits it can draw the tokens."""
+    parts: int = 1
+    """Of the vocabulary, where it draws them."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Shapes":
@@ -54,7 +59,8 @@ class Shapes:
                 "the bundle is none to serve: one function of prefill is for a single "
                 "slot, and one of decode for a single token"
             )
-        return cls(prefill, decode, context, any_.results[0].shape[1])
+        sampled, parts = _sampled(manifest, found)
+        return cls(prefill, decode, context, any_.results[0].shape[1], sampled, parts)
 
     @property
     def chunk(self) -> int:
@@ -108,6 +114,18 @@ class Shapes:
         return parts if whole is None or _cost(parts) < _cost(whole) else whole
 
 
+def _sampled(
+    manifest: Manifest, phases: Mapping[str, Sequence[Phase]]
+) -> tuple[frozenset[int], int]:
+    """Of how many rows a program draws tokens, and of how many parts."""
+    functions = manifest.functions
+    rows = {phase.looked_at for found in phases.values() for phase in found}
+    names = {n: [sampler(kind, n) for kind in SAMPLERS] for n in rows}
+    here = {n: own for n, own in names.items() if all(f in functions for f in own)}
+    parts = {functions[f].results[0].shape[1] for own in here.values() for f in own}
+    return frozenset(here), max(parts, default=1)
+
+
 def _check(manifest: Manifest, phase: Phase) -> None:
     """What a function is to take, it takes."""
     inputs = manifest.functions[phase.name].inputs
@@ -127,7 +145,8 @@ class Call:
     """One call of a function.
 
     `starts` are the positions of each slot's first token, `counts`, of a prefill, how
-    many of its tokens count. `wanted` is whether somebody looks at the logits.
+    many of its tokens count. `wanted` is whether somebody looks at the logits, and
+    `draw` how the program samples of them.
     """
 
     phase: Phase
@@ -136,6 +155,7 @@ class Call:
     starts: tuple[int, ...]
     counts: tuple[int, ...] = ()
     wanted: bool = True
+    draw: Draw | None = None
 
 
 @dataclass(frozen=True)
@@ -210,7 +230,7 @@ class CachedModel:
             for name, spec in self._kinds.items()
         }
 
-    def run(self, call: Call) -> np.ndarray | None:
+    def run(self, call: Call) -> DeviceArray | None:
         """The logits of a call, [rows, V]; of a prefill [slots, V]. V may be a part.
 
         None where another stage of a pipeline gets them.
@@ -228,7 +248,16 @@ class CachedModel:
                 logits = value
             else:
                 self.caches[call.slots[place[0]]][place[1]] = value
-        return None if logits is None else logits.numpy()
+        return logits
+
+    def drawn(self, call: Call, logits: DeviceArray) -> np.ndarray | None:
+        """What is drawn of a call's logits; [rows, parts, ...] of these parts."""
+        if call.draw is None:
+            return None
+        asked = [call.draw.numbers] if call.draw.asked else []
+        function = self.program[call.draw.name(call.phase.looked_at)]
+        found: np.ndarray = function(logits, *asked)
+        return found
 
     def _data(self, call: Call) -> Mapping[str, np.ndarray]:
         given = call.tokens, call.starts, call.counts

@@ -4,6 +4,7 @@ It is the same for one device and for a mesh of them; what computes its calls di
 """
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,8 +13,9 @@ import numpy as np
 from pcp.bundle import Bundle
 from pcp.runtime.program.executor import Program
 from pcp.serving import weights
-from pcp.serving.cached_model import CachedModel, Shapes
+from pcp.serving.cached_model import CachedModel, Call, Shapes
 from pcp.serving.drafting import Drafted, Drafter, Drafts
+from pcp.serving.drawing import Rows
 from pcp.serving.frames import Order
 from pcp.serving.interface import Prepared, Sampled, Tick
 from pcp.serving.planning import Slots, Wanted
@@ -25,8 +27,8 @@ class Executor(Protocol):
 
     shapes: Shapes
 
-    def carry_out(self, order: Order) -> list[np.ndarray | None]:
-        """The logits of each call, [rows, V], where they are wanted."""
+    def carry_out(self, order: Order) -> list[Rows | None]:
+        """The rows of each call, where they are wanted."""
         ...
 
     def recover(self) -> None:
@@ -83,10 +85,10 @@ class SlotEngine:
         fresh = {chunk.slot for chunk in tick.chunks if not chunk.start}
         cleared = tuple(sorted(self._broken & fresh))
         order = Order(cleared, tuple(each.call for each in planned))
-        logits = self._executor.carry_out(order)
+        made = self._executor.carry_out(order)
         self._broken -= set(cleared)
         found: dict[int, list[Sampled]] = {}
-        for each, rows in zip(planned, logits, strict=True):
+        for each, rows in zip(planned, made, strict=True):
             if rows is not None:
                 for wanted in each.wanted:
                     self._take(wanted, rows, found.setdefault(wanted.slot, []))
@@ -101,13 +103,16 @@ class SlotEngine:
         held = {i: slot.tokens for i, slot in enumerate(self._slots.slots)}
         return self._drafts.of(tick.steps, held)
 
-    def _take(self, wanted: Wanted, logits: np.ndarray, found: list[Sampled]) -> None:
+    def _take(self, wanted: Wanted, rows: Rows, found: list[Sampled]) -> None:
         """Sample a row's token, if all tokens before it were drafted right."""
         if not self._slots.holds(wanted):
             return
-        history = self._slots.slots[wanted.slot].history(wanted.known)
-        given = (logits[wanted.row], wanted.sampling, history, wanted.slot)
-        found.append(sample(*given, wanted.mask))
+        sampled = rows.sampled(wanted.drawn, wanted.slot)
+        if sampled is None:
+            history = self._slots.slots[wanted.slot].history(wanted.known)
+            given = (rows.logits()[wanted.row], wanted.sampling, history, wanted.slot)
+            sampled = sample(*given, wanted.mask)
+        found.append(sampled)
         self._slots.sampled(wanted, found[-1].token)
         if found[-1].token == NOT_FINITE:
             self._broken.add(wanted.slot)
@@ -169,15 +174,17 @@ class OneDevice:
         files = weights.mapped(folder)
         return Values(folder, dict(weights.read(files, self._wanted, folder)))
 
-    def carry_out(self, order: Order) -> list[np.ndarray | None]:
+    def carry_out(self, order: Order) -> list[Rows | None]:
         """See `Executor.carry_out`."""
         for slot in order.cleared:
             self.model.clear(slot)
-        return [
-            logits if call.wanted else None
-            for call in order.calls
-            for logits in (self.model.run(call),)
-        ]
+        return [self._rows(call) for call in order.calls]
+
+    def _rows(self, call: Call) -> Rows | None:
+        logits = self.model.run(call)
+        if logits is None or not call.wanted:
+            return None
+        return Rows(cache(logits.numpy), self.model.drawn(call, logits))
 
     def recover(self) -> None:
         """Empty the caches."""

@@ -3,7 +3,7 @@
     length, operations; of each: kind, its numbers
     CLEAR  slot
     CALL   1 for prefill, slots, rows, context, wanted, which slots, tokens, starts,
-           counts of a prefill
+           counts of a prefill, what is asked of each row that is drawn
     STOP
 
 A tick fits into the first frame of `FIRST` numbers, or goes on in a second one that
@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pcp.decoder_phase import Phase
+from pcp.decoder_phase import ASKED, SAMPLERS, Phase
 from pcp.errors import ProtocolError
 from pcp.serving.cached_model import Call
+from pcp.serving.drawing import DRAWN, Draw
 
 FIRST = 512
 STOP, CLEAR, CALL = range(3)
@@ -48,7 +49,13 @@ def _of_call(call: Call) -> list[int]:
     phase = call.phase
     head = [CALL, int(phase.kind == "prefill"), phase.slots, phase.rows, phase.context]
     numbers = (*call.slots, *call.tokens, *call.starts, *call.counts)
-    return [*head, int(call.wanted), *numbers]
+    asked = call.draw.asked if call.draw else ()
+    return [*head, _wanted(call), *numbers, *asked]
+
+
+def _wanted(call: Call) -> int:
+    """0 for nothing, 1 for logits, and what the program draws by its place behind."""
+    return 2 + SAMPLERS.index(call.draw.kind) if call.draw else int(call.wanted)
 
 
 def decode(numbers: np.ndarray) -> Order:
@@ -76,7 +83,15 @@ def _call(reader: "_Reader") -> Call:
     phase = Phase("prefill" if prefill else "decode", slots, rows, context)
     sizes = (slots, slots * rows, slots, slots * prefill)
     which, tokens, starts, counts = (tuple(reader.take(n)) for n in sizes)
-    return Call(phase, which, tokens, starts, counts, bool(wanted))
+    draw = _draw(reader, wanted - 2, phase) if wanted > 1 else None
+    return Call(phase, which, tokens, starts, counts, bool(wanted), draw)
+
+
+def _draw(reader: "_Reader", kind: int, phase: Phase) -> Draw:
+    if kind >= len(SAMPLERS):
+        raise ProtocolError(f"a control frame with a way {kind} to draw tokens")
+    count = phase.looked_at * len(ASKED) if SAMPLERS[kind] == DRAWN else 0
+    return Draw(SAMPLERS[kind], tuple(reader.take(count)))
 
 
 class _Reader:

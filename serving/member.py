@@ -8,6 +8,7 @@ and meet where rank 0 listens, in the next one; they keep their program and weig
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.program.executor import Program
 from pcp.runtime.program.mesh_groups import MeshGroups
 from pcp.serving import shards, weights
-from pcp.serving.cached_model import CachedModel, Shapes
+from pcp.serving.cached_model import CachedModel, Call, Shapes
+from pcp.serving.drawing import Rows
 from pcp.serving.frames import FIRST, Order, decode, encode
 
 PATIENCE = 60.0
@@ -129,32 +131,44 @@ class Member:
             first = np.concatenate([first, self.world.broadcast(rest)])
         return decode(first)
 
-    def carry_out(self, order: Order) -> list[np.ndarray | None]:
-        """What each call gives, [rows, V], where it is wanted; at rank 0 alone."""
+    def carry_out(self, order: Order) -> list[Rows | None]:
+        """What each call gives, where it is wanted; at rank 0 alone."""
         for slot in order.cleared:
             self.model.clear(slot)
-        found: list[np.ndarray | None] = []
-        for call in order.calls:
-            logits = self.model.run(call)
-            found.append(self._whole(logits) if call.wanted else None)
-        return found
+        return [self._rows(call) for call in order.calls]
 
-    def _whole(self, logits: np.ndarray | None) -> np.ndarray | None:
-        """The logits of all parts of the vocabulary, at rank 0.
+    def _rows(self, call: Call) -> Rows | None:
+        """Logits go from rank to rank only where the program draws nothing of them."""
+        logits = self.model.run(call)
+        if logits is None or not call.wanted:
+            return None
+        if not self._cut:
+            drawn = None if self.rank else self.model.drawn(call, logits)
+            return Rows(cache(logits.numpy), drawn)
+        drawn = self.model.drawn(call, logits)
+        whole = self._whole(logits.numpy() if drawn is None else drawn)
+        if whole is None:
+            return None
+        return Rows(lambda: whole) if drawn is None else Rows(_not_gathered, whole)
 
-        The members that have them are its stage: those along the axis that cuts them.
+    def _whole(self, part: np.ndarray) -> np.ndarray | None:
+        """What all members have of each row, [rows, parts, ...], at rank 0.
+
+        The members that have it are its stage: those along the axis that cuts it.
         """
-        if logits is None or not self._cut:
-            return logits
         assert self._groups is not None, "a member of a world"
         stage = self._groups[self._cut]
-        joined = stage.gather(np.ascontiguousarray(logits.T), root=0)
-        return None if joined is None else joined.T
+        joined = stage.gather(np.ascontiguousarray(part.swapaxes(0, 1)), root=0)
+        return None if joined is None else joined.swapaxes(0, 1)
 
     def close(self) -> None:
         """Leave, and release the device's memory."""
         self.leave()
         self.model.close()
+
+
+def _not_gathered() -> np.ndarray:
+    raise AssertionError("of several parts a program draws all rows, or none")
 
 
 def follow(

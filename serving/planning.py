@@ -11,11 +11,12 @@ until `sampled` finds the first wrong one: rollback is a position.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pcp.decoder_phase import Phase
 from pcp.errors import UsageError
 from pcp.serving.cached_model import Call, Shapes
+from pcp.serving.drawing import Row, draw_of
 from pcp.serving.interface import Chunk, Sampling, Step, Tick
 from pcp.serving.sampling import History, check
 
@@ -42,6 +43,11 @@ class Wanted:
     known: int
     sampling: Sampling
     mask: bytes | None
+
+    @property
+    def drawn(self) -> Row:
+        """As a program sees it."""
+        return Row(self.row, self.known, self.sampling, self.mask is not None)
 
 
 @dataclass(frozen=True)
@@ -191,7 +197,16 @@ class Slots:
             tuple(piece.end - piece.start for piece in pieces),
             any(piece.last for piece in pieces),
         )
-        return Planned(call, tuple(p.wanted(i) for i, p in enumerate(pieces) if p.last))
+        wanted = tuple(p.wanted(i) for i, p in enumerate(pieces) if p.last)
+        return Planned(self._drawing(call, wanted), wanted)
+
+    def _drawing(self, call: Call, wanted: Sequence[Wanted]) -> Call:
+        """The call, and how the program draws what is wanted of it."""
+        rows, shapes = call.phase.looked_at, self._shapes
+        if rows not in shapes.sampled:
+            return call
+        rest = [each.drawn for each in wanted], rows, shapes.parts
+        return replace(call, draw=draw_of(*rest))
 
     def _decode(
         self, steps: Sequence[tuple[Step, Sequence[int]]], found: list[Planned]
@@ -219,7 +234,7 @@ class Slots:
             tokens += own
             starts.append(start)
         call = Call(phase, tuple(slots), tuple(tokens), tuple(starts))
-        found.append(Planned(call, tuple(wanted)))
+        found.append(Planned(self._drawing(call, wanted), tuple(wanted)))
         return len(taken)
 
     def _resting(

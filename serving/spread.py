@@ -14,14 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pcp.bundle import Bundle
 from pcp.errors import ConfigError, PeerLost, RuntimeFault, StateMismatch
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.group.rendezvous import Rendezvous
 from pcp.serving import weights
 from pcp.serving.drafting import Drafter
+from pcp.serving.drawing import Rows
 from pcp.serving.engine import SlotEngine
 from pcp.serving.frames import Order
 from pcp.serving.interface import EngineLost
@@ -148,7 +147,7 @@ class Spread:
             running.kill()
             running.wait()
 
-    def carry_out(self, order: Order) -> list[np.ndarray | None]:
+    def carry_out(self, order: Order) -> list[Rows | None]:
         """See `Executor.carry_out`; `EngineLost` when a rank was lost."""
         if self.member.world is None:
             raise EngineLost("a rank was lost; recover() first")

@@ -22,40 +22,19 @@ over a longer one.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pcp.decoder_phase import KINDS, Phase
-from pcp.dialect import function_body, hlo
+from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context
-from pcp.dialect.roles import NAME, ROLE, STAGE
+from pcp.dialect.roles import STAGE
 from pcp.errors import UsageError
-from pcp.frontends.decoders import experts, layers, stored
+from pcp.frontends.decoders import experts, layers, ports, sampler, stored
 from pcp.frontends.decoders.spec import Decoder, Piece
 from pcp.frontends.decoders.stored import Quantized
 
 Value = ir.Value
-
-
-@dataclass(frozen=True)
-class Port:
-    """An argument or a result of a function."""
-
-    name: str
-    role: str
-    type: ir.Type
-    stage: int | None = None
-
-    def attributes(self) -> ir.Attribute:
-        """Its name and role, and the stage of a pipeline that gets it."""
-        texts = {NAME: self.name, ROLE: self.role}
-        said: dict[str, ir.Attribute] = {
-            k: ir.StringAttr.get(v) for k, v in texts.items()
-        }
-        if self.stage is not None:
-            said[STAGE] = hlo.i64(self.stage)
-        return ir.DictAttr.get(said)
 
 
 def phases(texts: Sequence[str], contexts: Sequence[int]) -> list[Phase]:
@@ -97,13 +76,15 @@ def build(
     flat: bool = True,
     weights: str = "f32",
     stages: Sequence[int] = (),
+    parts: int = 0,
 ) -> ir.Module:
     """A module with a function for each phase; caches have the largest context.
 
     `weights` is what the weights of products are (`stored`). With `flat` heads are one
     dimension in products. That is faster, and a mesh that cuts heads unequally, or
     inside a group, needs them apart. `stages` are the pipeline stages of the layers,
-    of which the first one gets the logits; left out, there are none.
+    of which the first one gets the logits; left out, there are none. With `parts` there
+    are functions that sample (`sampler`), of a vocabulary in so many.
     """
     if weights not in stored.STORED:
         known = ", ".join(stored.STORED)
@@ -124,6 +105,9 @@ def build(
             for phase in wanted:
                 with ir.Location.name(phase.name):
                     _Function(spec, phase, context, flat, weights, stages).write()
+            rows = {phase.looked_at for phase in wanted} if parts else set()
+            for count in sorted(rows):
+                sampler.write(count, spec.vocabulary, parts)
         return module
 
 
@@ -146,37 +130,29 @@ class _Function:
         f32, rows = layers.f32(), phase.slots * phase.rows
         self.held = {
             key: [
-                Port(f"{piece.name}{suffix}", "frozen", type_)
+                ports.Port(f"{piece.name}{suffix}", "frozen", type_)
                 for suffix, type_ in _types(kind, key, piece, spec).items()
             ]
             for key, piece in self.pieces.items()
         }
-        self.parameters = [port for ports in self.held.values() for port in ports]
+        self.parameters = [port for held in self.held.values() for port in held]
         kept = hlo.tensor((spec.kv_heads, context, spec.head_dim), f32)
         self.caches = [
-            Port(name, "state", kept) for name in phase.caches(len(spec.layers))
+            ports.Port(name, "state", kept) for name in phase.caches(len(spec.layers))
         ]
         each = hlo.tensor((phase.slots,), self.i32)
         given = {name: each for name in phase.data}
         given["tokens"] = hlo.tensor((rows,), self.i32)
-        self.data = [Port(name, "data", type_) for name, type_ in given.items()]
-        looked_at = phase.slots if phase.kind == "prefill" else rows
-        shape = (looked_at, spec.vocabulary)
+        self.data = [ports.Port(name, "data", type_) for name, type_ in given.items()]
+        shape = (phase.looked_at, spec.vocabulary)
         type_, to = hlo.tensor(shape, f32), 0 if stages else None
-        self.logits = Port("logits", "result", type_, to)
+        self.logits = ports.Port("logits", "result", type_, to)
 
     def write(self) -> None:
         """The function with its body."""
         inputs = [*self.parameters, *self.caches, *self.data]
         results = [self.logits, *self.caches]
-        attributes = function_body.named(self.phase.name) | {
-            "arg_attrs": ir.ArrayAttr.get([p.attributes() for p in inputs]),
-            "res_attrs": ir.ArrayAttr.get([p.attributes() for p in results]),
-        }
-        made, block = function_body.begin(attributes, [p.type for p in inputs])
-        with ir.InsertionPoint(block):
-            returned = self._body(list(block.arguments))
-        function_body.finish(made, returned)
+        ports.write(self.phase.name, inputs, results, self._body)
 
     def _body(self, arguments: list[Value]) -> list[Value]:
         first, last = len(self.parameters), len(self.parameters) + len(self.caches)
@@ -208,9 +184,9 @@ class _Function:
     def _held(self, arguments: Sequence[Value]) -> dict[str, Any]:
         """The weights by key, as `layers` takes them."""
         found, rest = dict[str, Any](), iter(arguments)
-        for key, ports in self.held.items():
+        for key, held in self.held.items():
             found[key] = next(rest)
-            if len(ports) == 2:
+            if len(held) == 2:
                 shape = self.pieces[key].shape
                 found[key] = Quantized(found[key], next(rest), shape)
         return found

@@ -132,3 +132,30 @@ func.func @ahead(%x: tensor<4xf32>, %b: tensor<4xf16>) -> (tensor<4xf32>, tensor
   %4 = "pcp.all_gather"(%3) {axes = ["dp"], dim = 0, mesh = @m, sizes = [], ordered} : (tensor<4xf32>) -> tensor<8xf32>
   return %1, %4, %2 : tensor<4xf32>, tensor<8xf32>, tensor<4xf32>
 }
+
+// -----
+
+// What is free stands in front of an all-to-all, as it would hold activations behind it;
+// what several exchanges brought is used when all of it is there.
+// CHECK-LABEL: func.func @exchange
+// CHECK: %[[F0:.*]] = "pcp.start"(%arg0)
+// CHECK: %[[F1:.*]] = "pcp.start"(%arg1)
+// CHECK: stablehlo.exponential %arg0
+// CHECK-NEXT: %[[R0:.*]] = "pcp.wait"(%[[F0]])
+// CHECK-NEXT: %[[R1:.*]] = "pcp.wait"(%[[F1]])
+// CHECK-NEXT: %[[S:.*]] = stablehlo.tanh %[[R0]]
+// CHECK-NEXT: %[[A:.*]] = stablehlo.add %[[R0]], %[[R1]]
+// CHECK-NEXT: %[[D:.*]] = stablehlo.dot %[[R0]], %[[R1]]
+// CHECK-NEXT: "pcp.all_to_all"(%[[A]])
+"pcp.mesh"() {axes = [#pcp.axis<"sp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @exchange(%a: tensor<4x4xf32>, %b: tensor<4x4xf32>)
+    -> (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>, tensor<2x8xf32>) {
+  %0 = "pcp.all_reduce"(%a) {axes = ["sp"], kind = "sum", mesh = @m, ordered} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %1 = "pcp.all_reduce"(%b) {axes = ["sp"], kind = "sum", mesh = @m, ordered} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %2 = stablehlo.exponential %a : tensor<4x4xf32>
+  %3 = stablehlo.tanh %0 : tensor<4x4xf32>
+  %4 = stablehlo.add %0, %1 : tensor<4x4xf32>
+  %5 = stablehlo.dot %0, %1 : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %6 = "pcp.all_to_all"(%4) {axes = ["sp"], concat = 1 : i64, mesh = @m, ordered, split = 0 : i64} : (tensor<4x4xf32>) -> tensor<2x8xf32>
+  return %2, %3, %5, %6 : tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>, tensor<2x8xf32>
+}

@@ -37,15 +37,13 @@ func.func @prime(%x: tensor<20011xf32>) -> tensor<f32> {
 // CHECK-LABEL: @what_stays
 // CHECK-NOT: stablehlo.reshape
 // CHECK: return
-func.func @what_stays(%x: tensor<16384xf32>, %n: tensor<99999xi32>, %y: tensor<20000xf32>) -> (tensor<f32>, tensor<i32>, tensor<f32>, tensor<f32>) {
+func.func @what_stays(%x: tensor<16384xf32>, %n: tensor<99999xi32>, %y: tensor<20000xf32>) -> (tensor<f32>, tensor<i32>, tensor<f32>) {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
-  %one = stablehlo.constant dense<1.0> : tensor<f32>
   %none = stablehlo.constant dense<0> : tensor<i32>
   %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<16384xf32>, tensor<f32>) -> tensor<f32>
   %1 = stablehlo.reduce(%n init: %none) applies stablehlo.add across dimensions = [0] : (tensor<99999xi32>, tensor<i32>) -> tensor<i32>
-  %2 = stablehlo.reduce(%y init: %one) applies stablehlo.add across dimensions = [0] : (tensor<20000xf32>, tensor<f32>) -> tensor<f32>
   %3 = stablehlo.reduce(%y init: %zero) applies stablehlo.maximum across dimensions = [0] : (tensor<20000xf32>, tensor<f32>) -> tensor<f32>
-  return %0, %1, %2, %3 : tensor<f32>, tensor<i32>, tensor<f32>, tensor<f32>
+  return %0, %1, %3 : tensor<f32>, tensor<i32>, tensor<f32>
 }
 
 // Chunks of four, and one more.
@@ -56,4 +54,40 @@ func.func @short(%x: tensor<13xf32>) -> tensor<f32> {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
   %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<13xf32>, tensor<f32>) -> tensor<f32>
   return %0 : tensor<f32>
+}
+
+// A product's chunks are a batch.
+// CHECK-LABEL: @product
+// CHECK: %[[A:.*]] = stablehlo.reshape %arg0 : (tensor<4x65536xf32>) -> tensor<4x128x512xf32>
+// CHECK: %[[B:.*]] = stablehlo.reshape %arg1 : (tensor<65536x4xf32>) -> tensor<128x512x4xf32>
+// CHECK: stablehlo.dot_general %[[A]], %[[B]], batching_dims = [1] x [0], contracting_dims = [2] x [1]
+// CHECK: stablehlo.reduce({{.*}} across dimensions = [0] : (tensor<128x4x4xf32>,
+func.func @product(%x: tensor<4x65536xf32>, %y: tensor<65536x4xf32>) -> tensor<4x4xf32> {
+  %0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0] : (tensor<4x65536xf32>, tensor<65536x4xf32>) -> tensor<4x4xf32>
+  return %0 : tensor<4x4xf32>
+}
+
+// Running sums of chunks, and of these.
+// CHECK-LABEL: @running
+// CHECK: "stablehlo.reduce_window"({{.*}}window_dimensions = array<i64: 1, 512>
+// CHECK: "stablehlo.reduce_window"({{.*}}window_dimensions = array<i64: 128>
+// CHECK: stablehlo.add
+func.func @running(%x: tensor<65536xf32>) -> tensor<65536xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = "stablehlo.reduce_window"(%x, %zero) <{padding = dense<[[65535, 0]]> : tensor<1x2xi64>, window_dimensions = array<i64: 65536>}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %1 = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %1 : tensor<f32>
+  }) : (tensor<65536xf32>, tensor<f32>) -> tensor<65536xf32>
+  return %0 : tensor<65536xf32>
+}
+
+// The gradient of a kernel: a product for each of its two places.
+// CHECK-LABEL: @kernel
+// CHECK-NOT: stablehlo.convolution
+// CHECK-COUNT-2: stablehlo.dot_general
+// CHECK: stablehlo.concatenate
+func.func @kernel(%x: tensor<2x301x4xf32>, %g: tensor<2x300x8xf32>) -> tensor<2x4x8xf32> {
+  %0 = stablehlo.convolution(%x, %g) dim_numbers = [f, 0, b]x[i, 0, o]->[0, b, f], window = {} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<2x301x4xf32>, tensor<2x300x8xf32>) -> tensor<2x4x8xf32>
+  return %0 : tensor<2x4x8xf32>
 }

@@ -23,7 +23,7 @@ COLLECTIVES = frozenset(
         "broadcast",
     )
 )
-GATHER = "pcp.all_gather"
+GATHER, EXCHANGE = "pcp.all_gather", "pcp.all_to_all"
 #: Work too small to hide a collective behind.
 CHEAP = frozenset(
     f"stablehlo.{name}"
@@ -214,11 +214,18 @@ class _Order:
             self.makers[result] = place
 
     def _start(self, op: ir.Operation) -> None:
-        """First what the operand needs, then the start, then what is free now."""
-        cone = self._cone(op)
-        for number in sorted(self._needs(op)):
+        """First what the operand needs, then the start, then what is free now.
+
+        In front of an all_to_all stands all that is free. It exchanges activations,
+        and what would hide it, products for gradients of weights, holds as many.
+        """
+        cone, needs = self._cone(op), sorted(self._needs(op))
+        for number in needs:
             self._wait(number)
-            self._place(p for p in sorted(cone) if p in self.delayed)
+            if op.name != EXCHANGE:
+                self._place(p for p in sorted(cone) if p in self.delayed)
+        if op.name == EXCHANGE:
+            self._place(list(self.delayed))
         for number in list(self.pending):
             if len(self.pending) >= self.inflight or self._holds_up(number, op):
                 self._wait(number)

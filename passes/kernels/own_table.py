@@ -27,6 +27,10 @@ MOST_ROWS = 256
 LEAST_WEIGHTS = 1 << 14
 """Elements: with fewer a kernel is worth less than what IREE makes one with them."""
 
+MOST_DEPTH = 1 << 15
+"""Terms of a sum: the kernel adds one after the other, and `pcp-split-reductions` makes
+chunks of more."""
+
 LEAST_PART = 1 << 15
 """Multiplications of a workgroup, at least."""
 
@@ -60,7 +64,9 @@ def _product(op: ir.Operation) -> Place | None:
     if shape.columns == 1:  # a matrix with a vector
         left, right = right, left
         shape = Contraction("NT", 0, 1, shape.depth, shape.rows)
-    if not 1 <= shape.rows <= MOST_ROWS or shape.columns * shape.depth < LEAST_WEIGHTS:
+    if not 1 <= shape.rows <= MOST_ROWS or shape.depth > MOST_DEPTH:
+        return None
+    if shape.columns * shape.depth < LEAST_WEIGHTS:
         return None
     if {_type(left), _type(op.result)} != {"f32"} or "algorithm" in op.attributes:
         return None

@@ -1,12 +1,13 @@
 """The plans to judge, and a first guess of each: numbers of the forward program only.
 
 A candidate says which devices take part, in which order, on which axes; which groups
-of parameters the axis "tp" cuts; the ZeRO stage along "dp"; and in how many
+of parameters the axis "tp" cuts; whether "sp" cuts sequences, and "ep" experts; the
+ZeRO stage along "dp"; and in how many
 microbatches and which order the stages along "pp" run. Guesses order them, so that
 only the promising ones are made and judged (`evaluation`, `pipelined`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -24,7 +25,16 @@ from pcp.passes.planning.cost import (
     exchange_seconds,
     wire_seconds,
 )
-from pcp.passes.planning.tensor_groups import Group, ranked, together
+from pcp.passes.planning.tensor_groups import (
+    AXIS,
+    EXPERTS,
+    SEQUENCE,
+    Group,
+    Groups,
+    chosen,
+    ranked,
+    together,
+)
 from pcp.passes.sharding.split_batch import shares
 
 #: Microbatches for each stage that are worth a try: the bubble is small by then.
@@ -34,6 +44,12 @@ MOST_MICROBATCHES = 8
 #: zero-bubble schedules holds a forward only, of three parts.
 SCHEDULES = {"1f1b": 1.0, "zb-h1": 1 / 3, "gpipe": 1.0}
 
+#: The axes of plans, the slowest first.
+AXES = ("pp", "dp", SEQUENCE, EXPERTS, AXIS)
+
+#: (axis, its size, group) of all that a plan cuts.
+Cuts = list[tuple[str, int, Group]]
+
 #: Backward is twice the work of forward.
 PASSES = {"train": 3, "grad": 3, "forward": 1}
 
@@ -42,7 +58,8 @@ PASSES = {"train": 3, "grad": 3, "forward": 1}
 class Candidate:
     """A plan: `devices` with "tp" fastest, `groups` by number, the batch's split.
 
-    Of `pp` stages, slowest among `devices`, `microbatches` and `schedule` say how they
+    "tp" cuts the numbered groups of parameters, "ep" all experts, "sp" sequences. Of
+    `pp` stages, slowest among `devices`, `microbatches` and `schedule` say how they
     run.
     """
 
@@ -55,11 +72,22 @@ class Candidate:
     pp: int = 1
     microbatches: int = 1
     schedule: str = ""
+    sp: int = 1
+    ep: int = 1
+
+    @property
+    def inner(self) -> int:
+        """The members that share one part of the batch, in one stage."""
+        return self.sp * self.ep * self.tp
+
+    def cuts(self, groups: Groups) -> "Cuts":
+        """All that it cuts."""
+        return list(chosen(groups, (self.tp, self.groups), self.ep, self.sp))
 
     @property
     def axes(self) -> dict[str, int]:
         """The mesh: axes of more than one member, "pp" first; "dp" where none has."""
-        axes = {"pp": self.pp, "dp": self.dp, "tp": self.tp}
+        axes = {axis: getattr(self, axis) for axis in AXES}
         return {a: n for a, n in axes.items() if n > 1} or {"dp": 1}
 
     def __str__(self) -> str:
@@ -102,17 +130,17 @@ class ModelSize:
         )
 
     @cached_property
-    def data(self) -> tuple[str, ...]:
-        """The names of the tensors with a batch."""
+    def data(self) -> dict[str, int]:
+        """The tensors with a batch, by name; their ranks."""
         said = argument_attributes(self.function)
-        return tuple(
-            string(facts, NAME) or f"arg{i}"
+        return {
+            string(facts, NAME) or f"arg{i}": ir.RankedTensorType(argument.type).rank
             for i, (argument, facts) in enumerate(
                 zip(self._block.arguments, said, strict=True)
             )
             if (string(facts, ROLE) or "data") == "data"
             and ir.RankedTensorType(argument.type).rank
-        )
+        }
 
     @property
     def activations(self) -> int:
@@ -174,8 +202,7 @@ class Space:
 
     model: ModelSize
     cluster: Cluster
-    #: For each size of "tp" the groups that it can cut.
-    groups: dict[int, list[Group]]
+    groups: Groups
     most_zero: int = 3
     axes: dict[str, int] | None = None
     _working: dict[tuple[str, ...], Cluster] = field(default_factory=dict)
@@ -189,14 +216,18 @@ class Space:
     def candidates(self) -> Iterator[Candidate]:
         """All of them, the fewest devices first."""
         for devices in self._subsets():
-            for pp, dp, tp in self._shapes(len(devices)):
-                split = self._split(devices, pp, dp, tp)
+            for pp, dp, sp, ep, tp in self._shapes(len(devices)):
+                split = self._split(devices, pp, dp)
                 if split is None:
                     continue
-                for zero, chosen, flow in product(
-                    self._stages(devices, dp), self._choices(tp), self._flows(pp, dp)
+                for zero, numbers, flow in product(
+                    self._stages(devices, dp),
+                    self._choices(tp, ep),
+                    self._flows(pp, dp),
                 ):
-                    yield Candidate(devices, dp, tp, zero, chosen, split, pp, *flow)
+                    yield Candidate(
+                        devices, dp, tp, zero, numbers, split, pp, *flow, sp, ep
+                    )
 
     def _subsets(self) -> Iterator[tuple[str, ...]]:
         """The fastest n, the roomiest n; those of one host side by side."""
@@ -214,19 +245,24 @@ class Space:
                     found[names] = None
         yield from found
 
-    def _shapes(self, devices: int) -> Iterator[tuple[int, int, int]]:
-        """Sizes of "pp", "dp" and "tp" for so many devices."""
-        for tp, pp in product(range(1, devices + 1), repeat=2):
-            dp, rest = divmod(devices, pp * tp)
-            if rest or not dp:
+    def _shapes(self, devices: int) -> Iterator[tuple[int, ...]]:
+        """Sizes of the axes for so many devices; stages go with "dp" and "tp" only."""
+        sizes = [n for n in range(1, devices + 1) if devices % n == 0]
+        for pp, sp, ep, tp in product(sizes, repeat=4):
+            dp, rest = divmod(devices, pp * sp * ep * tp)
+            if rest or not dp or (pp > 1 and sp * ep > 1):
                 continue
-            wanted = self.axes is None or (pp, dp, tp) == tuple(
-                self.axes.get(axis, 1) for axis in ("pp", "dp", "tp")
+            shape = (pp, dp, sp, ep, tp)
+            wanted = self.axes is None or shape == tuple(
+                self.axes.get(axis, 1) for axis in AXES
             )
             room = dp == 1 or self.model.batch >= dp
-            cuts = tp == 1 or bool(self.groups.get(tp))
+            cuts = all(
+                n == 1 or self.groups.get((axis, n))
+                for axis, n in ((SEQUENCE, sp), (EXPERTS, ep), (AXIS, tp))
+            )
             if wanted and room and cuts:
-                yield pp, dp, tp
+                yield shape
 
     def _flows(self, pp: int, dp: int) -> list[tuple[int, str]]:
         """Microbatches that a device's share falls into evenly, and their orders."""
@@ -248,22 +284,24 @@ class Space:
         first = 1 if len(targets) > 1 and self.most_zero else 0
         return range(first, self.most_zero + 1)
 
-    def _choices(self, tp: int) -> list[tuple[int, ...]]:
-        """Groups that go together: each first one, and more and more of the others."""
+    def _choices(self, tp: int, ep: int) -> list[tuple[int, ...]]:
+        """Groups that go together: each first one, and more and more of the others.
+
+        None of them cuts an expert that "ep" cuts.
+        """
         if tp == 1:
             return [()]
-        groups = self.groups[tp]
+        groups = self.groups[AXIS, tp]
+        taken = {name for g in self.groups.get((EXPERTS, ep), ()) for name in g.cut}
         found: dict[tuple[int, ...], None] = {}
-        order = ranked(groups)
+        order = [i for i in ranked(groups) if taken.isdisjoint(groups[i].cut)]
         for first in order:
-            chosen = together(groups, dict.fromkeys([first, *order]))
-            found |= {
-                tuple(sorted(chosen[:n])): None for n in range(1, len(chosen) + 1)
-            }
+            some = together(groups, dict.fromkeys([first, *order]))
+            found |= {tuple(sorted(some[:n])): None for n in range(1, len(some) + 1)}
         return list(found)
 
     def _split(
-        self, devices: tuple[str, ...], pp: int, dp: int, tp: int
+        self, devices: tuple[str, ...], pp: int, dp: int
     ) -> tuple[int, ...] | None:
         """Shares of the batch by speed; empty if all are alike, None if one is 0.
 
@@ -273,7 +311,8 @@ class Space:
             return ()
         if pp > 1:
             return None if self.model.batch % dp else ()
-        rows = [devices[i * tp : (i + 1) * tp] for i in range(dp)]
+        inner = len(devices) // dp
+        rows = [devices[i * inner : (i + 1) * inner] for i in range(dp)]
         known = self.among(devices).devices
         rates = [min(1 / self.model.seconds(known[d]) for d in row) for row in rows]
         if alike(rates):
@@ -286,7 +325,7 @@ class Space:
     def guess(self, candidate: Candidate) -> Guess:
         """Seconds and bytes of the busiest member."""
         parts = [
-            self._member(candidate, name, i // candidate.tp % candidate.dp)
+            self._member(candidate, name, i // candidate.inner % candidate.dp)
             for i, name in enumerate(candidate.devices)
         ]
         return Guess(
@@ -296,16 +335,16 @@ class Space:
     def _member(self, c: Candidate, name: str, row: int) -> Guess:
         model, device = self.model, self.among(c.devices).devices[name]
         share = c.split[row] / model.batch if c.split else 1 / c.dp
-        groups = [self.groups[c.tp][i] for i in c.groups]
-        cut = sum(g.work for g in groups) / max(1.0, model.work)
-        left = max(0.0, 1 - cut) + cut / c.tp
+        cuts = c.cuts(self.groups)
+        left = _left(cuts, model.work, lambda group: group.work)
         passes = PASSES[model.mode]
         busy = passes * model.seconds(device) * share * left / c.pp
-        parameters = self._parameters(groups, c.tp) / c.pp
+        held = _left(cuts, model.parameters, lambda group: group.parameter_bytes)
+        parameters = model.parameters * held / c.pp
         return Guess(
             self._in_turn(c, device, busy, share)
-            + self._wire(c, device, groups, share, parameters),
-            self._memory(c, groups, share, parameters),
+            + self._wire(c, device, cuts, share, parameters),
+            self._memory(c, cuts, share, parameters),
         )
 
     def _in_turn(
@@ -325,53 +364,55 @@ class Space:
         bubble = SCHEDULES[c.schedule] * (c.pp - 1) / count
         return busy * (1 + bubble) + both * count * message
 
-    def _parameters(self, groups: Sequence[Group], tp: int) -> float:
-        """Bytes of the parameters that a member works with."""
-        cut = sum(g.parameter_bytes for g in groups)
-        return self.model.parameters - cut + cut / tp
-
     def _wire(
-        self,
-        c: Candidate,
-        device: Device,
-        groups: Sequence[Group],
-        share: float,
-        parameters: float,
+        self, c: Candidate, device: Device, cuts: Cuts, share: float, parameters: float
     ) -> float:
-        """Sums of activations along tp, of gradients along dp."""
+        """Sums of activations along tp and ep, of gradients along dp and sp."""
         total = 0.0
-        if c.tp > 1:
-            link = self.cluster.slowest(c.devices[: c.tp])
-            both = 1 if self.model.mode == "forward" else 2
-            each = sum(
-                count * _sum_seconds(c.tp, bytes_ * share, link, device)
-                for group in groups
-                for bytes_, count in group.reduced.items()
-            )
-            total += both * each / c.pp
-        if c.dp > 1 and self.model.mode != "forward":
+        both = 1 if self.model.mode == "forward" else 2
+        link = self.cluster.slowest(c.devices[: c.inner])
+        for axis, members, group in cuts:
+            if axis != SEQUENCE:
+                each = sum(
+                    count * _sum_seconds(members, bytes_ * share / c.sp, link, device)
+                    for bytes_, count in group.reduced.items()
+                )
+                total += both * each / c.pp
+        if c.dp * c.sp > 1 and self.model.mode != "forward":
             row = c.devices[: len(c.devices) // c.pp]
-            link = self.cluster.slowest(row[:: c.tp])
+            link = self.cluster.slowest(row[:: c.ep * c.tp])
             rounds = 1.5 if c.zero == 3 else 1.0
-            total += rounds * _sum_seconds(c.dp, parameters, link, device)
+            total += rounds * _sum_seconds(c.dp * c.sp, parameters, link, device)
         return total
 
     def _memory(
-        self, c: Candidate, groups: Sequence[Group], share: float, parameters: float
+        self, c: Candidate, cuts: Cuts, share: float, parameters: float
     ) -> float:
         """Parameters, gradients and state by ZeRO stage; what the forward stores."""
         model = self.model
+        left = _left(cuts, model.activations, lambda group: group.activations)
         share /= c.pp
         if model.mode == "forward":
-            return parameters + model.activations * share / 2
+            return parameters + model.activations * left * share / 2
         if c.pp > 1 and c.schedule != "gpipe":
             share *= min(c.pp, c.microbatches) / c.microbatches
         state = model.slots * parameters / (c.dp if c.zero >= 1 else 1)
         gradients = parameters / (c.dp if c.zero >= 2 else 1)
         own = parameters / (c.dp if c.zero >= 3 else 1)
-        cut = min(model.activations, sum(g.activations for g in groups))
-        stored = (model.activations - cut + cut / c.tp) * share
-        return own + gradients + state + stored
+        return own + gradients + state + model.activations * left * share
+
+
+def _left(cuts: Cuts, whole: float, of: Callable[[Group], float]) -> float:
+    """The share of something that a member has, of which groups are cut."""
+    parts: dict[str, float] = {}
+    sizes = {axis: size for axis, size, _ in cuts}
+    for axis, _, group in cuts:
+        parts[axis] = parts.get(axis, 0.0) + of(group)
+    left = 1.0
+    for axis, part in parts.items():
+        cut = min(1.0, part / max(1.0, whole))
+        left *= 1 - cut + cut / sizes[axis]
+    return left
 
 
 def alike(rates: Sequence[float]) -> bool:

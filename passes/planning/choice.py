@@ -1,11 +1,11 @@
 """The answer of a search: the plans that were judged, as a table and as plain data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pcp.passes.planning.candidates import Candidate
-from pcp.passes.planning.evaluation import BATCH, Judged
-from pcp.passes.planning.tensor_groups import AXIS, Group
+from pcp.passes.planning.evaluation import BATCH, Judged, data_axes
+from pcp.passes.planning.tensor_groups import SEQUENCE, Groups
 
 WIDTH = 28
 
@@ -19,11 +19,12 @@ class Choice:
     """
 
     judged: tuple[Judged, ...]
-    groups: dict[int, list[Group]]
+    groups: Groups
     considered: int
     devices: tuple[str, ...]
     impossible: tuple[tuple[str, str], ...] = ()
-    data: tuple[str, ...] = ()
+    data: dict[str, int] = field(default_factory=dict)
+    """The ranks of the tensors with a batch."""
     tied: bool = False
 
     @property
@@ -59,8 +60,8 @@ class Choice:
         best, rows = self.best, []
         if left := [d for d in self.devices if d not in best.candidate.devices]:
             rows.append(f"left out: {', '.join(left)}")
-        if cut := self.describe(best.candidate):
-            rows.append(f"cut along tp: {cut}")
+        for axis, cut in self.describe(best.candidate).items():
+            rows.append(f"cut along {axis}: {cut}")
         if best.alive:
             rows.append(f"microbatches alive by stage: {_list(best.alive)}")
         return rows
@@ -69,10 +70,14 @@ class Choice:
         number = f" cut={_list(candidate.groups)}"
         return str(candidate) + (number if candidate.groups else "")
 
-    def describe(self, candidate: Candidate) -> str:
-        """The parameters that "tp" cuts, with their dimensions."""
-        groups = self.groups.get(candidate.tp, [])
-        return "; ".join(str(groups[i]) for i in candidate.groups)
+    def describe(self, candidate: Candidate) -> dict[str, str]:
+        """By axis the parameters that it cuts, with their dimensions."""
+        found: dict[str, list[str]] = {}
+        for axis, _, group in candidate.cuts(self.groups):
+            found.setdefault(axis, []).append(str(group))
+        return {
+            axis: "; ".join(said) for axis, said in found.items() if axis != SEQUENCE
+        }
 
     # --- plain data ---
 
@@ -124,14 +129,14 @@ class Choice:
 
     def sharding(self, candidate: Candidate) -> dict[str, list[list[str]]]:
         """How tensors lie, as `--sharding` reads it; empty where `auto` does it."""
-        groups = self.groups.get(candidate.tp, [])
         cut = {
-            name: [[]] * d + [[AXIS]]
-            for i in candidate.groups
-            for name, d in groups[i].cut.items()
+            name: [[]] * d + [[axis]]
+            for axis, _, group in candidate.cuts(self.groups)
+            for name, d in group.cut.items()
         }
-        if cut and candidate.dp > 1:
-            cut |= {name: [[BATCH]] for name in self.data}
+        data = data_axes(candidate)
+        if cut and any(data):
+            cut |= {n: [list(a) for a in data[:rank]] for n, rank in self.data.items()}
         return cut
 
 

@@ -34,7 +34,7 @@ from pcp.passes.pipeline.names import name_results
 from pcp.passes.planning import cost
 from pcp.passes.planning.candidates import Candidate
 from pcp.passes.planning.cost import PlanCost
-from pcp.passes.planning.tensor_groups import AXIS, Group
+from pcp.passes.planning.tensor_groups import SEQUENCE, Groups
 from pcp.passes.sharding.insert_reshards import InsertReshards
 from pcp.passes.sharding.layout import to_attribute
 from pcp.passes.sharding.mesh import only_mesh
@@ -97,24 +97,35 @@ def add_mesh(module: ir.Module, candidate: Candidate) -> None:
         ir.InsertionPoint.at_block_begin(module.body).insert(op)
 
 
-def annotate(module: ir.Module, candidate: Candidate, groups: list[Group]) -> None:
+def data_axes(candidate: Candidate) -> tuple[tuple[str, ...], ...]:
+    """What cuts the first dimensions of data."""
+    batch = (BATCH,) if candidate.dp > 1 else ()
+    return (batch, (SEQUENCE,)) if candidate.sp > 1 else (batch,)
+
+
+def annotate(module: ir.Module, candidate: Candidate, groups: Groups) -> None:
     """Write the layouts of all borders, cut by ZeRO where the candidate says so."""
-    cut: dict[str, int] = {}
-    for number in candidate.groups:
-        cut |= groups[number].cut
+    cut = {
+        name: (dim, axis)
+        for axis, _, group in candidate.cuts(groups)
+        for name, dim in group.cut.items()
+    }
     with module.context:
         for function in functions(module):
             if symbol_name(function) == "grad":
                 name_results(function)
             for which in ("arg_attrs", "res_attrs"):
-                _annotate(function, which, cut, (BATCH,) if candidate.dp > 1 else ())
+                _annotate(function, which, cut, data_axes(candidate))
     if candidate.zero and candidate.dp > 1:
         Zero(stage=candidate.zero).run(module)
     ShareUpdates().run(module)
 
 
 def _annotate(
-    function: ir.Operation, which: str, cut: dict[str, int], batch: tuple[str, ...]
+    function: ir.Operation,
+    which: str,
+    cut: dict[str, tuple[int, str]],
+    data: tuple[tuple[str, ...], ...],
 ) -> None:
     type_ = function_type(function)
     is_input = which == "arg_attrs"
@@ -126,7 +137,7 @@ def _annotate(
     new: list[ir.Attribute | None] = []
     for port, facts, old in zip(ports, said, given, strict=True):
         shape = tuple(ir.RankedTensorType(port).shape)
-        layout = _layout(facts, shape, cut, batch)
+        layout = _layout(facts, shape, cut, data)
         written = None if layout is None else to_attribute(layout, MESH)
         new.append(old if old is not None else written)
     set_port_shardings(function, which, new)
@@ -135,22 +146,24 @@ def _annotate(
 def _layout(
     facts: dict[str, Any],
     shape: tuple[int, ...],
-    cut: dict[str, int],
-    batch: tuple[str, ...],
+    cut: dict[str, tuple[int, str]],
+    data: tuple[tuple[str, ...], ...],
 ) -> Layout | None:
     """By role and name; None where it is to follow from the others."""
     name, role = string(facts, NAME) or "", string(facts, ROLE) or ""
     whole = Layout.replicated(len(shape))
     if role == "data":
-        return Layout((batch, *whole.dims[1:])) if shape else whole
+        some = data[: len(shape)]
+        return Layout((*some, *whole.dims[len(some) :]))
     if role in OF_PARAMETERS:
         name = name if name in cut else parameter_of(name)
     elif role not in LIKE_PARAMETERS:
         return whole if role == "loss" else None
-    if name not in cut or cut[name] >= len(shape):
+    dim, axis = cut.get(name, (len(shape), ""))
+    if dim >= len(shape):
         return whole
     dims = list(whole.dims)
-    dims[cut[name]] = (AXIS,)
+    dims[dim] = (axis,)
     return Layout(tuple(dims))
 
 
@@ -177,7 +190,7 @@ class Judge:
     context: ir.Context
     mode: str
     cluster: Cluster
-    groups: dict[int, list[Group]]
+    groups: Groups
     bucket_bytes: int = 4 << 20
     tied: bool = False
 
@@ -186,7 +199,7 @@ class Judge:
         with self.context:
             module = ir.Module.parse(self.text)
         add_mesh(module, candidate)
-        annotate(module, candidate, self.groups.get(candidate.tp, []))
+        annotate(module, candidate, self.groups)
         return module
 
     def judge(self, candidate: Candidate) -> Judged | None:

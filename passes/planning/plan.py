@@ -21,7 +21,7 @@ from pcp.passes.core.functions import (
 from pcp.passes.core.rewriting import functions, refuse
 from pcp.passes.core.walk import block_of, walk
 from pcp.passes.planning import pipelined, tensor_groups
-from pcp.passes.planning.candidates import Candidate, Guess, ModelSize, Space
+from pcp.passes.planning.candidates import AXES, Candidate, Guess, ModelSize, Space
 from pcp.passes.planning.choice import Choice, mib
 from pcp.passes.planning.evaluation import (
     BETWEEN,
@@ -44,8 +44,6 @@ DOUBT = 1.5
 #: A mesh whose best guess is this much slower than the best is not judged for variety.
 HOPELESS = 2.5
 
-AXES = ("pp", "dp", "tp")
-
 #: Reasons that differ in numbers alone are said once of a mesh.
 NUMBER = re.compile(r"[\d.]+(e[+-]\d+)?")
 
@@ -58,11 +56,12 @@ class Plan(Pass):
     of arguments, and for training what pcp-expand-training leaves. Judges by the cost
     model of `passes/planning`: candidates over "dp" and "tp", ZeRO stages up to
     `zero`, fewer devices than there are, groups of parameters cut along "tp" as their
-    shapes hang together, uneven shares of the batch where devices are unequal; and
-    stages along "pp", cut as pcp-stage cuts them (`tied` is its option), in
-    microbatches that divide the batch and each order of pcp-schedule. The `keep` that
-    look best from the forward alone (0: as many as are quick) are made and judged; the
-    fastest that fits in every device's memory is written down. `mesh=dp=2` fixes the
+    shapes hang together, sequences along "sp" and experts along "ep", uneven shares of
+    the batch where devices are unequal; and stages along "pp", cut as pcp-stage cuts
+    them (`tied` is its option), in microbatches that divide the batch and each order
+    of pcp-schedule. The `keep` that look best from the forward alone (0: as many as
+    are quick) are made and judged; the fastest that fits in every device's memory is
+    written down. `mesh=dp=2` fixes the
     axes. With `explain=true` the module's `pcp.alternatives` lists what was judged. Of
     a plan with stages, `pcp.pipeline` says in how many microbatches and which order
     they are to run. Nothing fits: an error with the least memory reachable.
@@ -111,8 +110,8 @@ def parse_axes(text: str) -> dict[str, int] | None:
         axis, _, size = part.partition("=")
         if axis not in AXES or not size.isdigit() or int(size) < 1:
             raise PassError(
-                f"pcp-plan: mesh={text}: {part!r} is not pp=N, dp=N or tp=N; a plan "
-                "has these axes"
+                f"pcp-plan: mesh={text}: {part!r} is not pp=N, dp=N, sp=N, ep=N or "
+                "tp=N; a plan has these axes"
             )
         axes[axis] = int(size)
     return axes
@@ -131,7 +130,7 @@ def write(module: ir.Module, choice: Choice) -> None:
         module.operation.attributes["pcp.pipeline"] = ir.DictAttr.get(
             said, module.context
         )
-    annotate(module, candidate, choice.groups.get(candidate.tp, []))
+    annotate(module, candidate, choice.groups)
 
 
 def rates(module: ir.Module, func: str, devices: tuple[str, ...]) -> dict[str, float]:
@@ -225,8 +224,12 @@ class Search:
         mode, forward = _mode(module, func)
         model = ModelSize(forward, mode, _batch(forward), _slots(module, mode))
         count = len(machines.devices)
-        sizes = [n for n in range(2, count + 1) if axes is None or axes.get("tp") == n]
-        groups = {n: tensor_groups.find(forward, n) for n in sizes}
+        groups: dict = {}
+        for n in range(2, count + 1):
+            if axes is None or n in axes.values():
+                groups |= tensor_groups.by_axis(forward, n)
+        if islands:
+            groups = {key: some for key, some in groups.items() if key[0] == "tp"}
         space = Space(model, machines, groups, zero, axes)
         kept = STEPS[mode] or (symbol_name(forward),)
         kept += (BETWEEN,) if islands else ()
@@ -240,8 +243,9 @@ class Search:
         if not guesses:
             refuse(
                 self.module,
-                "no plan is possible: the batch or the parameters are too "
-                "small for the mesh asked for, or no links connect the devices",
+                "no plan is possible: the batch or the parameters are too small for "
+                'the mesh asked for ("sp" needs a sequence, "ep" experts, and stages '
+                "take neither), or no links connect the devices",
             )
         limit = keep or min(MOST, max(FEWEST, WORK // max(1, self.ops)))
         found = Found(self.judge)
@@ -270,7 +274,7 @@ class Search:
         orders: dict[tuple, Candidate] = {}
         for c in ordered:
             if times[c] <= HOPELESS * times[ordered[0]]:
-                shape = (c.devices, c.pp, c.dp, c.tp)
+                shape = (c.devices, *c.axes.items())
                 first.setdefault(shape, c)
                 orders.setdefault((*shape, c.schedule), c)
         return list(dict.fromkeys([*first.values(), *orders.values(), *ordered]))

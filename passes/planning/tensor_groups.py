@@ -4,11 +4,14 @@ Cut a weight along an output feature, carry that forward through the program, an
 next weight that contracts what came out is cut along its rows, the bias in between
 too: Megatron's pairs (Shoeybi et al. 2019, arXiv:1909.08053), found by the same
 factor rules that propagation goes by. What equal layers give is one group.
+
+Experts are groups too, cut between matrices that a product has one of for each, and so
+is a sequence, the second dimension of data.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
@@ -19,10 +22,17 @@ from pcp.passes.core.functions import NAME, ROLE, argument_attributes, string
 from pcp.passes.core.walk import block_of
 from pcp.passes.sharding.factors import PASS, Assignment, project
 from pcp.passes.sharding.flow import FlowNode
+from pcp.passes.sharding.late import MOVES_ONLY
 from pcp.passes.sharding.layout import Layout
 from pcp.passes.sharding.propagation import Propagation
 
-AXIS = "tp"
+AXIS, EXPERTS, SEQUENCE = "tp", "ep", "sp"
+
+#: What a sequence divides of a program's work, at least: of others it is no sequence.
+MOST_WORK = 0.5
+
+#: By axis and its size the groups that it can cut.
+Groups = Mapping[tuple[str, int], Sequence["Group"]]
 
 
 @dataclass
@@ -39,6 +49,7 @@ class Group:
     activations: int = 0
     work: float = 0.0
     reduced: Counter[int] = field(default_factory=Counter)
+    experts: bool = False
 
     @property
     def reduced_bytes(self) -> int:
@@ -52,6 +63,7 @@ class Group:
         self.activations += other.activations
         self.work += other.work
         self.reduced += other.reduced
+        self.experts |= other.experts
 
     def __str__(self) -> str:
         """`blocks.*.qkv:1 blocks.*.out:0`, layers joined."""
@@ -83,6 +95,28 @@ def find(function: ir.Operation, members: int) -> list[Group]:
             alike.append(group)
             found.append(group)
     return found
+
+
+def by_axis(function: ir.Operation, members: int) -> Groups:
+    """The groups of each axis of so many members; no axis without any."""
+    weights, sequence = find(function, members), find_sequence(function, members)
+    found = {
+        AXIS: [group for group in weights if not group.experts],
+        EXPERTS: [group for group in weights if group.experts],
+        SEQUENCE: [sequence] if sequence else [],
+    }
+    return {(axis, members): groups for axis, groups in found.items() if groups}
+
+
+def find_sequence(function: ir.Operation, members: int) -> Group | None:
+    """What the second dimension of data divides; None where that is no sequence."""
+    finder = _Finder(function, members)
+    group = finder.sequence()
+    whole = sum(
+        repeats(view.operation) * work(view.operation)
+        for view in block_of(function, 0).operations
+    )
+    return group if group and group.work >= MOST_WORK * whole else None
 
 
 def ranked(groups: Sequence[Group]) -> list[int]:
@@ -132,6 +166,19 @@ class _Finder:
                     yield self._group(cut, values), self._signature(cut)
                 self._forget(values)
 
+    def sequence(self) -> Group | None:
+        """Data's second dimension, if all that have one are long enough."""
+        values: list[int] = []
+        for argument, role in zip(self.arguments, self.roles, strict=True):
+            shape = ir.RankedTensorType(argument.type).shape
+            number = self.graph.index[argument]
+            if role != "data" or len(shape) < 2 or number in values:
+                continue
+            if shape[1] < self.mesh.count((AXIS,)):
+                return None
+            values += self.propagation.spread(number, 1, AXIS)
+        return self._group({}, list(dict.fromkeys(values))) if values else None
+
     def _arguments_cut(self, values: list[int]) -> dict[int, int]:
         tensors = self.propagation.tensors
         return {
@@ -180,9 +227,41 @@ class _Finder:
             assignment |= project(node.rule, dims, layout, self.mesh)[0]
         if assignment:
             group.work += repeats(node.op) * work(node.op)
+            group.experts |= self._multiplies_each(node, assignment)
         if any(node.rule.kinds[f] != PASS for f in assignment):
             bytes_ = sum(size_bytes(r) for r in node.op.results)
             group.reduced[bytes_] += repeats(node.op)
+
+    def _multiplies_each(self, node: FlowNode, assignment: Assignment) -> bool:
+        """Whether a product has a matrix of a parameter for each part that is cut."""
+        if node.op.name != "stablehlo.dot_general":
+            return False
+        each = (
+            node.rule.kinds[f] == PASS
+            and all(any(f in dim for dim in dims) for dims in node.rule.operands)
+            for f in assignment
+        )
+        return any(each) and any(map(self._is_weight, node.op.operands))
+
+    def _is_weight(self, value: ir.Value) -> bool:
+        """Whether a value is a parameter, or one with its elements in another order."""
+        while not isinstance(value.owner, ir.Block) and value.owner.name in MOVES_ONLY:
+            value = value.owner.operands[0]
+        return value in self.arguments and (
+            self.roles[self.arguments.index(value)] == "param"
+        )
+
+
+def chosen(
+    groups: Groups, tp: tuple[int, Sequence[int]], ep: int, sp: int
+) -> Iterator[tuple[str, int, Group]]:
+    """(axis, its size, group) of each that is cut: of "tp" the numbered ones."""
+    size, numbers = tp
+    for i in numbers:
+        yield AXIS, size, groups[AXIS, size][i]
+    for axis, size in ((EXPERTS, ep), (SEQUENCE, sp)):
+        for group in groups.get((axis, size), ()):
+            yield axis, size, group
 
 
 def _times(value: ir.Value) -> int:

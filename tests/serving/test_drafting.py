@@ -91,14 +91,20 @@ def plain(folder: Path) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize(
+    ("share", "sampler"),
+    [
+        *((share, False) for share in (0.0, 0.5, 0.8, 1.0)),
+        pytest.param(0.8, True, marks=pytest.mark.slow),  # the program draws
+    ],
+)
 def test_answers_are_those_without_drafts(
-    folder: Path, plain: list[list[int]], share: float
+    folder: Path, plain: list[list[int]], share: float, sampler: bool
 ) -> None:
     asked = requests()
     answers = [[*r.tokens, *made] for r, made in zip(asked, plain, strict=True)]
     oracle = Oracle(answers, share)
-    bundle = compiled(folder, PHASES)
+    bundle = compiled(folder, PHASES, sampler=sampler)
     engine = load(bundle, folder, slots=3, device="local-sync", drafter=oracle)
     assert run(engine, *asked) == plain
     said = engine.describe()["drafts"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pcp.errors import BundleError, UsageError
+from pcp.runtime.program.executor import DeviceArray
 from pcp.serving.interface import Chunk, Sampling, Step, Tick
 from pcp.serving.sampling import NOT_FINITE
 
@@ -40,10 +41,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-@pytest.fixture
-def engine(folder: Path) -> Iterator[SlotEngine]:
-    """One with five slots, and functions for one and four."""
-    made = engine_of(compiled(folder), folder, slots=5, device="local-sync")
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)])
+def engine(request: pytest.FixtureRequest, folder: Path) -> Iterator[SlotEngine]:
+    """One with five slots, and functions for one and four; it draws tokens, or not."""
+    bundle = compiled(folder, sampler=request.param)
+    made = engine_of(bundle, folder, slots=5, device="local-sync")
     yield made
     made.close()
 
@@ -60,7 +62,9 @@ def _prompt(number: int) -> list[int]:
 
 
 def _request(number: int, slot: int) -> Request:
-    sampling = GREEDY if number % 2 else replace(SEEDED, seed=SEEDED.seed + number)
+    """Greedy, drawn by numpy, or drawn by the program."""
+    found = (GREEDY, SEEDED, replace(SEEDED, top_logprobs=0), SEEDED)[number % 4]
+    sampling = replace(found, seed=found.seed + number)
     return Request(number, _prompt(number), 20, slot, sampling, chunk=1 + 3 * number)
 
 
@@ -234,7 +238,7 @@ def test_eight_prompts_in_one_call_are_as_alone(
     model = _model(wide)
     whole = model.run
 
-    def counted(call: Call) -> np.ndarray | None:
+    def counted(call: Call) -> DeviceArray | None:
         calls.append(call.phase.name)
         return whole(call)
 

@@ -1,16 +1,21 @@
 """Control frames: what goes in comes out, and what was not written is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from pcp.decoder_phase import Phase
 from pcp.errors import ProtocolError
 from pcp.serving.cached_model import Call
+from pcp.serving.drawing import DRAWN, GREEDY, Draw
 from pcp.serving.frames import FIRST, Order, decode, encode
 
 DECODE = Call(Phase("decode", 2, 1, 64), (3, 1), (7, 9), (0, 63), wanted=False)
 DRAFTED = Call(Phase("decode", 1, 3, 64), (3,), (7, 9, 1), (5,))
 PREFILL = Call(Phase("prefill", 1, 4, 64), (2,), (1, 2, 3, 0), (60,), (3,))
+MOST = replace(PREFILL, draw=Draw(GREEDY))
+SAMPLE = replace(DECODE, wanted=True, draw=Draw(DRAWN, tuple(range(-7, 7))))
 SEVERAL = Call(Phase("prefill", 2, 2, 64), (2, 0), (1, 2, 3, 0), (9, 0), (2, 1))
 
 
@@ -20,6 +25,7 @@ SEVERAL = Call(Phase("prefill", 2, 2, 64), (2, 0), (1, 2, 3, 0), (9, 0), (2, 1))
         Order(),
         Order(stop=True),
         Order((4, 0), (PREFILL, DECODE, DRAFTED, SEVERAL)),
+        Order((1,), (MOST, SAMPLE, DECODE)),
         Order(calls=(PREFILL, DECODE) * 40),
     ],
 )
@@ -36,6 +42,7 @@ def test_orders_come_back(order: Order) -> None:
         (1, 1, "numbers too many"),
         (2, 7, "an operation 7"),
         (0, 5, "ends too early"),
+        (7, 9, "a way 7 to draw tokens"),
     ],
 )
 def test_a_damaged_frame_is_refused(at: int, value: int, message: str) -> None:

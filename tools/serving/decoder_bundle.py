@@ -33,6 +33,7 @@ def compile_folder(
     mesh: Mapping[str, int] | None = None,
     weights: str = "f32",
     targets: Sequence[str] = ("cpu",),
+    sampler: bool = False,
     **options: Any,
 ) -> Bundle:
     """Prefill and decode functions of a model for these targets, from config.json.
@@ -41,8 +42,9 @@ def compile_folder(
     for each; left out, as many as the model has and at most 1024. The model is spread
     over `mesh`, by heads along its axis `tp` and by layers along `pp`. The weights of
     products are `weights`: f32, bf16, f16, int8 or int4; those of integers are not cut
-    along `tp`. `options` are fields of `CompileOptions`. Decoding gains from IREE's O3,
-    which is the default here.
+    along `tp`. With `sampler` there are functions that draw tokens, too: not for
+    stages, nor where `tp` cuts the vocabulary into unequal parts. `options` are fields
+    of `CompileOptions`. Decoding gains from IREE's O3, which is the default here.
     """
     spec = families.read(folder)
     contexts = [context] if isinstance(context, int) else list(context)
@@ -59,7 +61,9 @@ def compile_folder(
         )
     of_layers = pipeline_parallel.of_layers(spec, stages) if stages > 1 else ()
     flat = spec.kv_heads % members == 0
-    module = program.build(spec, wanted, flat=flat, weights=weights, stages=of_layers)
+    parts = _parts(spec, members, stages) if sampler else 0
+    made = {"weights": weights, "stages": of_layers, "parts": parts}
+    module = program.build(spec, wanted, flat=flat, **made)
     if members * stages == 1:
         return driver.compile(module, CompileOptions(**options))
     options["mesh"] = ",".join(f"{axis}={n}" for axis, n in axes.items())
@@ -70,12 +74,21 @@ def compile_folder(
     cut: dict[str, object] = {}
     for phase in wanted:
         cut |= layouts(spec, members, phase)
+    if parts > 1:
+        cut["numbers"] = ((), (TP,))
     with tempfile.TemporaryDirectory(prefix="pcp-sharding-") as scratch:
         said = {escape(name): axes for name, axes in cut.items()}
         path = Path(scratch) / "sharding.json"
         path.write_text(strict_json.dumps({"tensors": said}))
         spread = {"sharding": str(path), "inflight": 0}
         return driver.compile(module, CompileOptions(**options, **spread))
+
+
+def _parts(spec: Decoder, members: int, stages: int) -> int:
+    """Of the vocabulary, where a program samples; 0 where it cannot."""
+    if stages > 1 or (not spec.tied and spec.vocabulary % members):
+        return 0
+    return 1 if spec.tied else members
 
 
 def parameters(spec: Decoder, mesh: Mapping[str, int]) -> list[TensorSpec]:

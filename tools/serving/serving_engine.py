@@ -117,7 +117,8 @@ def _drafter(flags: Namespace, slots: int, bundle: Bundle, log: Log) -> Drafter 
     wanted = phases(slots, context, drafts=True)
     # Whatever it drafts, the answers are right: its numbers may be rough.
     how = {"cache": cache_folder(flags.cache), "weights": DRAFT_WEIGHTS}
-    own = compile_folder(folder, wanted, context, targets=["cpu:host"], **how)
+    how |= {"sampler": True, "targets": ["cpu:host"]}
+    own = compile_folder(folder, wanted, context, **how)
     place = {"slots": slots, "device": flags.device}
     return draft_model(own, folder, vocabulary=shapes.vocabulary, **place)
 
@@ -135,7 +136,8 @@ def _compiled(
     wanted = phases(slots, context, drafted=drafted)
     cache = cache_folder(flags.cache)
     how = {"mesh": mesh, "cache": cache, "weights": flags.weights}
-    return compile_folder(folder, wanted, context, targets=["cpu:host"], **how)
+    how |= {"sampler": True, "targets": ["cpu:host"]}
+    return compile_folder(folder, wanted, context, **how)
 
 
 def _mesh(flags: Namespace) -> dict[str, int]:

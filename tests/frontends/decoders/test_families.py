@@ -59,7 +59,7 @@ def test_tokens_and_logits_are_those_of_transformers(name: str, tmp_path: Path) 
     assert found is not None
     with torch.no_grad():
         theirs = model(torch.tensor([PROMPT])).logits[0, -1].numpy()
-    np.testing.assert_allclose(found[0], theirs, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(found.logits()[0], theirs, atol=1e-4, rtol=0)
     engine.close()
 
 

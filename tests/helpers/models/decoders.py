@@ -52,6 +52,7 @@ _GEMMA3_ROPE = {
 #: Class of transformers, and what it has besides `_SMALL`.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"rope_parameters": _LLAMA3, "attention_bias": True}),
+    "llama-even": ("Llama", {"vocab_size": 104, "num_key_value_heads": 4}),
     "llama-tied": ("Llama", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
     "llama-yarn": ("Llama", {"rope_parameters": _YARN, "mlp_bias": True}),
     "mistral": ("Mistral", {"sliding_window": 16, "head_dim": 24}),
@@ -138,11 +139,13 @@ def compiled(
     phases: tuple[str, ...] = (f"prefill:{CHUNK}", "decode:1,4"),
     ranks: int = 1,
     stages: int = 1,
+    *,
+    sampler: bool = False,
 ) -> Bundle:
     """The bundle to serve of a folder, over `ranks` along tp times `stages`."""
     sizes = {"tp": ranks, "pp": stages}
     mesh = {axis: n for axis, n in sizes.items() if n > 1}
-    return compile_folder(folder, phases, CONTEXT, mesh=mesh)
+    return compile_folder(folder, phases, CONTEXT, mesh=mesh, sampler=sampler)
 
 
 def generated(model: Any, prompt: Sequence[int], count: int) -> list[int]:

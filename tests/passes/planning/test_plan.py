@@ -153,9 +153,9 @@ def test_the_pass_says_how_stages_run() -> None:
         assert f"pp=2 microbatches={count} {kind} " in taken
 
 
-@pytest.mark.parametrize("text", ["ep=2", "dp", "dp=0", "dp=x"])
+@pytest.mark.parametrize("text", ["cp=2", "dp", "dp=0", "dp=x"])
 def test_axes_that_no_plan_has(text: str) -> None:
-    with pytest.raises(PassError, match="is not pp=N, dp=N or tp=N"):
+    with pytest.raises(PassError, match="is not pp=N, dp=N, sp=N, ep=N or"):
         parse_axes(text)
 
 
