@@ -11,7 +11,7 @@ def sampled(
 ) -> pytest.MarkDecorator:
     """`pytest.mark.parametrize`; not slow are the first `quick` values, or those in it.
 
-    What is a `pytest.param` already keeps its marks. That no value is quick is an error.
+    What is a `pytest.param` already keeps its marks. That none is quick is an error.
     """
     several = "," in names
     every, some = [], False
