@@ -32,6 +32,7 @@ from pcp.dialect.diagnostics import location_string
 from pcp.dialect.roles import EVALUATION
 from pcp.errors import CompileError, nearest
 from pcp.passes.analysis import lookups
+from pcp.passes.analysis.cost import work
 from pcp.passes.core import functions as core_functions
 from pcp.passes.core import stacks
 from pcp.passes.core.donation import is_donated
@@ -126,12 +127,25 @@ def functions(module: ir.Module, entry: str, mode: str) -> dict[str, Function]:
             inputs=_inputs(op),
             results=_results(op, name, names, _result_roles(name, entry, mode)),
             donates=_donated(op),
+            work=_work(op, module),
             **_parts(op),
         )
         for name, op in found.items()
     }
     init = _first_values(module, compiled)
     return {n: f for n, f in compiled.items() if n in _MODEL} | init | compiled
+
+
+def _work(op: ir.Operation, module: ir.Module) -> int:
+    """What a call costs, with what it calls."""
+    count = 0
+    for view in core_functions.entry(op).operations:
+        inner = view.operation
+        called = [core_functions.find(module, n) for n in core_functions.callees(inner)]
+        bodies = [function for function in called if function is not None]
+        count += sum(_work(function, module) for function in bodies)
+        count += 0 if bodies else int(work(inner))
+    return count
 
 
 def _parts(op: ir.Operation) -> dict[str, Any]:

@@ -142,6 +142,8 @@ class Function(_Model):
     first: tuple[First, ...] = ()
     parts: tuple[Part, ...] = ()
     returns: tuple[int, ...] = ()
+    work: int = Field(default=0, ge=0)
+    """Operations of a call, moved bytes among them; 0 where they were not counted."""
 
     @model_validator(mode="after")
     def _check_first(self) -> Self:

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcp.strict_json import dumps, line_of
@@ -36,6 +36,7 @@ def same(a, b):
     return a == b
 
 
+@settings(max_examples=50)
 @given(VALUES)
 def test_what_is_written_is_json_and_floats_read_it_back(values):
     assert same(values, strictly(dumps(values)))

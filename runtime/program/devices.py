@@ -17,11 +17,13 @@ from typing import Any, Protocol
 
 import iree.runtime as rt
 import numpy as np
+from iree.runtime._binding import create_hal_driver
 from numpy.typing import NDArray
 
 from pcp.errors import ConfigError, UsageError
 from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
 from pcp.runtime.memory.shared_segment import address
+from pcp.runtime.program import threads
 from pcp.runtime.program.stacks import Row
 from pcp.runtime.transport import mover
 
@@ -64,6 +66,7 @@ _NAMES = {
 # the step. On an H100, where the driver's own pool was the other choice, 11 % of the
 # step of GPT-2 and 40 % of a small one. Only where it was measured.
 _ALLOCATORS = {name: ["caching"] for name in ("local-sync", "local-task", "cuda")}
+_COUNT = "--task_topology_group_count"  # threads that are bound to no core
 _FLAGS = {"cuda": ["--cuda_async_allocations=false"]}
 
 
@@ -274,11 +277,23 @@ def _opened(uri: str, allocators: Any) -> tuple[Any, Any]:
     Arrays on a device must be released before it. But Python frees objects in a cycle,
     such as an error with its frames, in any order.
     """
-    driver = rt.get_driver(uri.partition("://")[0])
+    driver = _driver(uri)
     # The call takes names; the wheel's stub has objects.
     hal = driver.create_device_by_uri(_address(uri), allocators=allocators)
     _kept.append(handle := (rt.VmInstance(), hal))
     return handle
+
+
+def _driver(uri: str) -> Any:
+    """IREE's driver; one with a number of threads is made for that device alone."""
+    name = uri.partition("://")[0]
+    if name != threads.TASKS or not (count := threads.asked(uri)):
+        return rt.get_driver(name)
+    rt.flags.parse_flags(f"{_COUNT}={count}")
+    try:
+        return create_hal_driver(name)
+    finally:
+        rt.flags.parse_flags(f"{_COUNT}=0")
 
 
 def available_drivers() -> dict[str, list[str]]:
@@ -296,6 +311,8 @@ def available_drivers() -> dict[str, list[str]]:
 def _address(uri: str) -> str:
     """The device as IREE's driver finds it: Vulkan's knows identifiers, no numbers."""
     driver, _, place = uri.partition("://")
+    if driver == threads.TASKS:
+        return driver
     if driver != "vulkan" or (place and not place.isdecimal()):
         return uri
     found = rt.get_driver(driver).query_available_devices()

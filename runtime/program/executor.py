@@ -30,7 +30,7 @@ from pcp.errors import (
 )
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
-from pcp.runtime.program import host_functions, host_processor
+from pcp.runtime.program import host_functions, host_processor, threads
 from pcp.runtime.program.aliasing import Overlaps
 from pcp.runtime.program.collective_imports import Imports
 from pcp.runtime.program.devices import (
@@ -174,7 +174,7 @@ class Program:
     def load(
         cls,
         source: "str | Path | Bundle",
-        device: "str | Device" = "local-task",
+        device: "str | Device" = threads.LOCAL,
         *,
         module: str | None = None,
         communicator: Groups = None,
@@ -187,15 +187,15 @@ class Program:
         whose part to load; by default that of the communicator's rank. The parts of
         its arguments and results are those of `manifest.function(name)`'s shardings.
 
-        `module` names one of the bundle's modules; by default the first that
-        the device's driver can run. `communicator` serves the collectives, or
-        a dictionary from axes ("dp", "dp,tp") to communicators. `host` binds the
-        functions that the program declares with `pcp.host`, by name; see
-        `host_functions`. One that it calls and `host` lacks is a `ConfigError`.
+        `device` is "local", this machine's processor with the threads that the program
+        wants (see `threads`), or one of IREE's. `module` names one of the bundle's
+        modules; by default the first that the device's driver can run.
+        `communicator` serves the collectives, or a dictionary from axes ("dp",
+        "dp,tp") to communicators. `host` binds the functions that the program declares
+        with `pcp.host`, by name; see `host_functions`. One that it calls and `host`
+        lacks is a `ConfigError`.
         """
         bundle = source if isinstance(source, Bundle) else Bundle.read(source)
-        if isinstance(device, str):
-            device = open_device(device)
         manifest = bundle.manifest
         called = host_functions.declared(manifest.all_collectives())
         host_functions.check_called(called, host or {})
@@ -203,6 +203,9 @@ class Program:
             member = member or _member_of(manifest, communicator)
             module = manifest.of_device(member).programs[member].module
             manifest = manifest.of_device(member)
+        if isinstance(device, str):
+            own_functions = manifest.functions.values()
+            device = open_device(threads.device_for(device, own_functions))
         name = module or _module_for(bundle, device)
         _check_runs(bundle, name)
         own = host_functions.declared(manifest.collectives.values())

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +21,60 @@ CASES = (
 )
 
 
-@pytest.fixture(scope="module")
-def checked() -> dict[str, dict[str, Any]]:
+FACTORIZATIONS = (
+    *("cholesky", "eigenvalues", "singular_values"),
+    *("exponential", "inverse", "solution"),
+)
+
+
+def _said(cases: Sequence[str], seconds: float = 280) -> dict[str, dict[str, Any]]:
     """What JAX over four devices, in a process of its own, says of each case."""
     done = subprocess.run(
-        [sys.executable, "-m", "helpers.models.jax_sharded", *CASES],
+        [sys.executable, "-m", "helpers.models.jax_sharded", *cases],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=seconds,
         cwd=Path(__file__).parents[1],
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.fixture(scope="module")
+def checked() -> dict[str, dict[str, Any]]:
+    return _said(CASES)
+
+
+@pytest.fixture(scope="module")
+def factorized() -> dict[str, dict[str, Any]]:
+    return _said(FACTORIZATIONS, 600)
+
+
+def _lies_where_jax_says(found: dict[str, Any]) -> bool:
+    return (
+        found["wrong"] == []
+        and not found["sdy"]
+        and found["said"] > 0
+        and found["members"] == 5  # the module, and one of each of four members
+    )
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_sharded_program_is_equal_and_lies_where_jax_says(
     name: str, checked: dict[str, dict[str, Any]]
 ) -> None:
-    found = checked[name]
-    assert found["error"] < 1e-5
-    assert found["wrong"] == []
-    assert not found["sdy"]
-    assert found["said"] > 0
-    assert found["members"] == 5  # the module, and one of each of four members
+    assert checked[name]["error"] < 1e-5
+    assert _lies_where_jax_says(checked[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FACTORIZATIONS)
+def test_a_factorization_of_matrices_that_lie_apart(
+    name: str, factorized: dict[str, dict[str, Any]]
+) -> None:
+    """A loss and its gradient."""
+    assert factorized[name]["error"] < 1e-4
+    assert _lies_where_jax_says(factorized[name])
 
 
 MESH = '"sdy.mesh"() <{mesh = #sdy.mesh<["x"=2, "y"=2]>, sym_name = "m"}> : () -> ()'

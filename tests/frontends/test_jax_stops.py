@@ -84,6 +84,7 @@ def test_deeper_gradients(group: int, interpreter: Interpreter) -> None:
     _check_gradients(seeds, interpreter, depth=3)
 
 
+@pytest.mark.slow  # a guard of the above
 def test_the_drawn_stops_matter(interpreter: Interpreter) -> None:
     """Most gradients would be others without stops: what loses one is seen."""
     seeds, rows = range(GROUP), _rows(range(GROUP))

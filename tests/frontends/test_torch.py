@@ -13,6 +13,7 @@ from pcp.frontends.signature import arguments_of
 from pcp.frontends.torch import from_torch, weights_of
 
 
+@pytest.mark.slow  # test_gradient_parity.py has loss and gradient
 @pytest.mark.parametrize(
     "name",
     # Slow: examples/torch_to_bundle.py compares the MLP, and is run by a test.

@@ -21,7 +21,7 @@ def _close(found: np.ndarray, wanted: np.ndarray, what: str) -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-5 * scale, err_msg=what)
 
 
-@sampled("names", CHUNKS, 2, ids=range(4))
+@sampled("names", CHUNKS, 1, ids=range(4))
 def test_values_and_gradients(names: list[str], interpreter: Interpreter) -> None:
     model = Weighted(*zip(*(TABLE[name] for name in names), strict=True))
     (_, *values), found = ours(interpreter, model)

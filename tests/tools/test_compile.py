@@ -243,6 +243,7 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_folder(None, {}) is None
 
 
+@pytest.mark.slow  # test_interrupts.py has that of train
 def test_a_terminated_command_leaves_no_compiler(folder: Path) -> None:
     fake = folder / "iree-compile"
     fake.write_text(f"#!/bin/sh\necho $$ > {folder}/pid\nexec sleep 60\n")

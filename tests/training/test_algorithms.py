@@ -48,6 +48,7 @@ def alike(seen: list[list]) -> bool:
 # Exchanges in every step -------------------------------------------------------------
 
 
+@pytest.mark.slow  # two programs
 def test_data_parallel_steps_are_rounds_of_one_step() -> None:
     together = play(bundle("quadratic", "ddp"), data(), ROUNDS)
     averaged = play(bundle("quadratic", "average"), data(), ROUNDS * STEPS)

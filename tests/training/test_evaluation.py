@@ -203,6 +203,7 @@ def test_what_evaluates_gives_the_same_results() -> None:
         pcp.compile(module, ["cpu"], mode="train", **METHODS)
 
 
+@pytest.mark.slow  # a program more
 def test_export_of_jax_says_what_arguments_are(
     tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:

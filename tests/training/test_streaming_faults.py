@@ -56,6 +56,7 @@ class Members:
             trainer.step([batch])
 
 
+@pytest.mark.slow  # a process dies, too, below
 def test_what_was_complete_stays_and_the_rest_is_exchanged_again() -> None:
     """Linear loss, γ = 1: fragment 0 has all three members, fragment 1 two."""
     options = "fragments=2,tau=2,alpha=0,wire=f32,lr=1.0,momentum=0.0"

@@ -19,6 +19,7 @@ from pcp.bundle import (
     manifest_bytes,
 )
 from pcp.errors import ConfigError, UsageError
+from pcp.runtime.program import threads
 from pcp.tools.pages import plan
 from pcp.tools.pages.plan import bytes_text as _bytes
 from pcp.tools.pages.plan_page import page
@@ -120,6 +121,9 @@ def describe(bundle: Bundle, source: str, *, tensors: bool = False) -> Iterator[
     if manifest.programs:
         yield from plan.lines(plan.of_bundle(bundle, source))
     yield from _modules(bundle)
+    if count := max((f.work for f in manifest.functions.values()), default=0):
+        many = "one" if threads.is_small(manifest.functions.values()) else "each core's"
+        yield f"threads     {many} of a CPU: {count:,} operations and bytes a call"
     ir = ", ".join(n[3:-5] for n in bundle.members if n.startswith("ir/"))
     yield f"ir          {ir or 'none'} (print one with --ir NAME)"
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from pcp.errors import UsageError
+from pcp.runtime.program import threads
 from pcp.tools.commands.cage_flags import add_cage_flags, cage_arguments
 from pcp.tools.commands.supervise import child_command
 from pcp.tools.support import backends
@@ -82,6 +83,8 @@ def _main(argv: Sequence[str]) -> None:
     # What is wrong with it is told once, and not by each worker.
     trust(flags, protection(flags))
     log = stamped("node")
+    crowded = flags.backend == "cpu" and flags.scale > 1
+    device = flags.device or (threads.shared(flags.scale) if crowded else None)
     manager = NodeManager(
         flags.scale,
         worker_command(
@@ -89,7 +92,7 @@ def _main(argv: Sequence[str]) -> None:
             flags.port,
             backend=flags.backend,
             target=flags.target,
-            device=flags.device,
+            device=device,
             data=flags.data,
             protected=[
                 *protection_arguments(flags),

@@ -45,6 +45,7 @@ import numpy as np
 from pcp.bundle import Bundle, Function, Manifest
 from pcp.errors import RuntimeFault, UsageError, counted
 from pcp.mesh import Mesh
+from pcp.runtime.program import threads
 from pcp.runtime.transport.signatures import Trust
 from pcp.signing import BUNDLE
 from pcp.tools import run_steps
@@ -81,7 +82,8 @@ def parser() -> Parser:
     )
     add("--out", metavar="FILE.npz", required=True, help="the results by name")
     run_steps.add_flags(parser)
-    add("--device", default="local-sync", help="an IREE device; default local-sync")
+    help_ = "local, local://THREADS or one of IREE's; default: this machine's cores, "
+    add("--device", help=f"{help_}shared by the processes")
     add("--rank", type=int, metavar="R", help="run this member only")
     add("--connect", metavar="HOST:PORT", help="where rank 0 listens")
     add("--timeout", type=float, default=120.0, help="seconds for each wait")
@@ -128,7 +130,7 @@ def _close_cage(flags: Namespace) -> None:
 
     if flags.cage == "off":
         return
-    if not flags.device.startswith("local-"):
+    if not threads.is_local(flags.device):
         open_device(flags.device)  # it stays open; its driver has files of its own
     read = [] if flags.inputs.startswith("random:") else [Path(flags.inputs)]
     written = [
@@ -147,6 +149,7 @@ def _as_list(results: object) -> list[np.ndarray]:
 
 
 def _alone(bundle: Bundle, name: str, flags: Namespace) -> int:
+    flags.device = flags.device or threads.LOCAL
     _close_cage(flags)
     loaded = (
         run_steps.trainer(bundle, flags) if flags.steps else _program(bundle, flags)
@@ -187,6 +190,7 @@ def _report(flags: Namespace, results: Sequence[np.ndarray], how: str = "") -> N
 
 def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
     """One device's process: its parts in, its parts out."""
+    flags.device = flags.device or threads.LOCAL
     from pcp.runtime.communicator.communicator import Communicator
     from pcp.runtime.group.rendezvous import Rendezvous
     from pcp.runtime.program.mesh_groups import MeshGroups
@@ -280,6 +284,7 @@ def _parts(
 def _everyone(bundle: Bundle, name: str, flags: Namespace) -> int:
     mesh = bundle.manifest.worker_mesh()
     count = mesh.size * flags.workers
+    flags.device = flags.device or threads.shared(count)
     _check_inputs(bundle.manifest, name, flags)
     with tempfile.TemporaryDirectory(prefix="pcp-run-") as folder:
         outs = [Path(folder) / f"{rank}.npz" for rank in range(count)]

@@ -1,6 +1,5 @@
 """`pcp train`: a whole run on this machine, from the model to the summary."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pcp.errors import RuntimeFault, UsageError
+from pcp.runtime.program import threads
 from pcp.runtime.transport.credentials import Protection
 from pcp.tools import island_flags
 from pcp.tools.commands import cage_flags
@@ -279,10 +279,5 @@ def _check_workers(manager: NodeManager, log: str) -> None:
 
 
 def _local_device(backend: str, workers: int) -> str | None:
-    """One thread each when there are as many CPU workers as processors.
-
-    The runtime's task system gives every process a thread per processor; those
-    of several processes would then wait for each other.
-    """
-    crowded = workers > 1 and workers >= (os.cpu_count() or 1)
-    return "local-sync" if backend == "cpu" and crowded else None
+    """The cores are shared by CPU workers: more threads would wait for each other."""
+    return threads.shared(workers) if backend == "cpu" and workers > 1 else None

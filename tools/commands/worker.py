@@ -20,7 +20,7 @@ from pcp.errors import (
 )
 from pcp.runtime import Endpoint
 from pcp.runtime.cage import cage
-from pcp.runtime.program import host_processor
+from pcp.runtime.program import host_processor, threads
 from pcp.runtime.program.devices import open_device
 from pcp.runtime.transport import link
 from pcp.runtime.transport.address import format_address, is_loopback, parse_address
@@ -106,7 +106,7 @@ def _train(argv: Sequence[str]) -> None:
     trusted = trust(flags, protected)
     device = flags.device or backends.device_of(flags.backend, flags.device_id)
     opened = None
-    if not device.startswith("local-"):
+    if not threads.is_local(device):
         opened = open_device(device)  # by a driver that has its own files and programs
     host, port = flags.host, flags.port
     others: list[tuple[str, int]] = []
@@ -153,8 +153,8 @@ def _train(argv: Sequence[str]) -> None:
     with serving(flags, log, endpoint.telemetry.metrics), cage_flags.explained(held):
         cage.bar_sockets(held)
         # Held: what is loaded later is loaded onto this one. Its threads are caged.
-        opened = opened or open_device(device)
-        log(f"process {os.getpid()} started for {host}:{port} on {opened.uri}")
+        opened = opened or open_device(threads.device_for(device, ()))
+        log(f"process {os.getpid()} started for {host}:{port} on {device}")
         log(f"cage: {held if flags.cage == 'on' else 'off'}")
         log(f"leaving: {worker.run()}")
 

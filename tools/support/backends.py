@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from pcp.errors import ConfigError, UsageError, nearest
-from pcp.runtime.program import host_processor
+from pcp.runtime.program import host_processor, threads
 
 BACKENDS = {
-    "cpu": ("cpu", "local-task"),
+    "cpu": ("cpu", threads.LOCAL),
     "cuda": ("sm_80", "cuda://{id}"),
     "rocm": ("gfx942", "hip://{id}"),
     "vulkan": ("vulkan", "vulkan://{id}"),
@@ -62,7 +62,7 @@ def check_devices(uris: Iterable[str], target: str, model: str) -> None:
     from pcp.runtime.program.executor import drivers_of
 
     for uri in dict.fromkeys(uris):
-        device = open_device(uri)
+        device = open_device(threads.device_for(uri, ()))
         if model.endswith(".pcp"):
             continue
         from pcp.compiler.targets import find

@@ -24,6 +24,8 @@ class IslandGroups:
         self.epoch: int | None = None
         """The epoch of the groups; None: there are none."""
         self._forming = False
+        self._floor = 0
+        """The epoch below which no group is formed any more."""
 
     @property
     def failed(self) -> bool:
@@ -41,6 +43,8 @@ class IslandGroups:
                 raise CollectiveAborted("the ranks of the island lost each other")
             return
         self.close()
+        if epoch < self._floor:
+            raise CollectiveAborted("the ranks of the island begin anew")
         trainer, at = self._state.trainer, self._state.coordinate
         assert at is not None, "an order for an island is for a rank of it"
         mesh = trainer.parts.mesh
@@ -58,15 +62,19 @@ class IslandGroups:
             group.timeout = timeout
         self._forming = False
 
-    def abandon(self, reason: str, epoch: int | None = None) -> None:
-        """Abort exchanges of groups before `epoch`, or of all; from any thread."""
-        held = self.epoch
-        if held is None or (epoch is not None and held >= epoch):
-            return
-        for axes in self._state.trainer.axes_inside:
-            self._endpoint.cancel(reason, scope=self._scope(",".join(axes)))
-        for group in list(self.by_axes.values()):
-            group.abort(reason)
+    def abandon(self, reason: str, epoch: int) -> None:
+        """Abort exchanges of groups before `epoch`, of which none is formed any more.
+
+        From any thread: the rank's own may be about to form one.
+        """
+        self._floor = max(self._floor, epoch)
+        for axes in self._state.trainer.axes_inside if self._state.loaded else ():
+            self._endpoint.cancel(
+                reason, below=epoch, scope=self._scope(",".join(axes))
+            )
+        if (held := self.epoch) is not None and held < epoch:
+            for group in list(self.by_axes.values()):
+                group.abort(reason)
 
     def close(self) -> None:
         """Leave the groups."""

@@ -43,6 +43,7 @@ from pcp.wire import Distance
 
 SILENCE_SECONDS = 10.0
 """A holder of a state that sends no data of it for so many seconds counts as dead."""
+_ANEW = "the ranks of the island begin anew"
 
 
 class RoundGroup:
@@ -67,6 +68,8 @@ class RoundGroup:
         """The epoch below which no group is formed any more."""
         self._ordered = -1
         """The epoch of the newest order; -1: there was none."""
+        self._inner = -1
+        """The inner epoch of that order."""
         self.validates = False
         """Whether held-out batches are to be evaluated: no order ends that."""
         self._steps = IslandGroups(state, endpoint, "steps of an island")
@@ -79,11 +82,12 @@ class RoundGroup:
         """Abort exchanges that a message makes pointless; from the link's thread."""
         self.abandon(first_valid(message, self._ordered))
         if isinstance(message, RoundStart):
-            self._ordered = message.epoch
+            self._ordered, self._inner = message.epoch, message.inner_epoch
             if not self.validates:
-                self._abandon_inside(message.inner_epoch)
-        else:
-            self._abandon_inside()
+                self._steps.abandon(_ANEW, self._inner)
+        else:  # the island is formed anew, restores a state, or ends
+            self._steps.abandon(_ANEW, self._inner + 1)
+            self._outside.abandon(_ANEW, self._ordered + 1)
 
     def abandon(self, epoch: int) -> None:
         """Abort exchanges of groups before `epoch`; from any thread."""
@@ -96,16 +100,6 @@ class RoundGroup:
         if comm is not None and comm.epoch < epoch:
             comm.abort(reason)
         self._outside.abandon(reason, epoch)
-
-    def _abandon_inside(self, epoch: int | None = None) -> None:
-        """Abort exchanges of the island's groups before `epoch`; from any thread.
-
-        Without an epoch, of all groups: the island is formed anew, or restores a state.
-        """
-        reason = "the ranks of the island begin anew"
-        self._steps.abandon(reason, epoch)
-        if epoch is None:
-            self._outside.abandon(reason)
 
     @property
     def groups(self) -> Any:

@@ -243,6 +243,7 @@ class Worker:
                 self._stalled(f"the shepherd says: {message.reason}")
             elif isinstance(message, Shutdown):
                 mail.shutdown = message.reason
+                self._runner.group.heed(message)
             else:
                 raise ProtocolError(f"{message.kind!r} is no message for a worker")
             mail.changed.notify_all()

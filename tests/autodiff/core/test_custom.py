@@ -307,6 +307,7 @@ def test_composites_by_name(name: str, mode, interpreter: Interpreter) -> None:
         registry.unregister(name)
 
 
+@pytest.mark.slow  # the interpreter has them, above
 @pytest.mark.parametrize(
     "use",
     [

@@ -65,6 +65,7 @@ def test_every_gradient(name: str, vulkan: Vulkan) -> None:
     check(ZOO[name], vulkan)
 
 
+@pytest.mark.slow  # a program more
 def test_a_stable_sort_keeps_the_order_of_equals(vulkan: Vulkan) -> None:
     keys = np.random.default_rng(0).integers(0, 4, (3, 40)).astype(np.float32)
     text = jax.jit(lambda x: jnp.argsort(x, axis=1)).lower(keys).as_text()

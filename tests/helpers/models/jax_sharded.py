@@ -265,6 +265,38 @@ def factors():
     return jax.value_and_grad(loss, (0, 1)), given, None
 
 
+def _of_definite(of: Callable) -> Callable[[], tuple]:
+    """A gradient through `of`, of matrices that lie apart along dp."""
+
+    def case() -> tuple:
+        rest = NamedSharding(m := mesh(dp=2, tp=2), P())
+        given = ({"a": rest, "b": rest}, NamedSharding(m, P("dp", None)))
+
+        def loss(w, x):
+            rows = x.reshape(2, 4, 4) / 8 + jnp.diag(1.0 + jnp.arange(4))
+            rows = rows + w["a"] @ w["b"] / 64
+            even = (rows + jnp.swapaxes(rows, 1, 2)) / 2
+            parts = jax.tree.leaves(of(even))
+            return sum(jnp.sum(jnp.sin(p) * jnp.arange(1.0, 5.0)) for p in parts)
+
+        return jax.value_and_grad(loss, (0, 1)), given, None
+
+    return case
+
+
+#: Run by the slow tests alone.
+FACTORIZATIONS: dict[str, Callable] = {
+    name: _of_definite(of)
+    for name, of in {
+        "cholesky": jnp.linalg.cholesky,
+        "eigenvalues": jnp.linalg.eigvalsh,
+        "singular_values": lambda a: jnp.linalg.svd(a, compute_uv=False),
+        "exponential": jax.vmap(jax.scipy.linalg.expm),
+        "inverse": jnp.linalg.inv,
+        "solution": lambda a: jnp.linalg.solve(a, jnp.ones((4, 4))),
+    }.items()
+}
+
 CASES: dict[str, Callable] = {
     case.__name__: case
     for case in (
@@ -301,7 +333,7 @@ def check(name: str) -> dict:
 
     from pcp.compiler.catalog import pipeline
 
-    function, given, out = CASES[name]()
+    function, given, out = (CASES | FACTORIZATIONS)[name]()
     w, x = weights(), batch()
     expected = [np.asarray(v) for v in jax.tree.leaves(jax.jit(function)(w, x))]
     shardings = {"in_shardings": given, "out_shardings": out}

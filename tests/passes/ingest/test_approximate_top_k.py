@@ -38,6 +38,7 @@ def _loss(x: Any, weights: Any) -> Any:
     return jnp.sum(weights * values**2) + jnp.sum(places[0] * 1.0)
 
 
+@pytest.mark.slow  # the best are found, below
 @pytest.mark.parametrize(
     "target",
     # Slow: IREE is given the same loops for both.

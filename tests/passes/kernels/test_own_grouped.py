@@ -108,6 +108,7 @@ def test_same_products(iree: Iree, instructions: str) -> None:
         assert close.mean() > 0.9, name
 
 
+@pytest.mark.slow  # test_own_attention.py has it
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_stays_so(iree: Iree, bad: float) -> None:
     case = {"f": ((2, 16, 64), "int8")}

@@ -31,9 +31,7 @@ COUNT = {"f32": 4099, "f16": 2053, "bf16": 2053, "f64": 509}
 
 
 #: Narrow types are computed in f32, whose functions are here; they, f64 and the other
-#: processor are slow, since a program of all functions compiles for nine seconds. Of
-#: f64 a gradient is here, and every function that is written out is compiled
-#: (tests/compiler/iree_limits/f64_*.mlir).
+#: processor are slow, since a program of all functions compiles for nine seconds.
 PLACES = [("cpu", "f32")]
 RARE = [(cpu, e) for cpu in CPUS for e in COUNT if (cpu, e) not in PLACES]
 EVERYWHERE = [*PLACES, *(pytest.param(*p, marks=pytest.mark.slow) for p in RARE)]

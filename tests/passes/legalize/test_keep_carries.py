@@ -21,7 +21,7 @@ import pcp
 from pcp.dialect.context import parse
 from pcp.passes.analysis import in_place
 
-RANDOM = 20  # in one module; forty modules' worth are slow
+RANDOM = 8  # in one module; a hundred modules' worth are slow
 FIRST = [
     pytest.param(n, marks=pytest.mark.slow if n else ()) for n in range(0, 800, RANDOM)
 ]

@@ -37,6 +37,7 @@ def test_random_derivatives_agree(first: int, elsewhere) -> None:
     assert elsewhere.submit(_check_batch, derived.check, first).result(300) == []
 
 
+@pytest.mark.slow  # random ones do, above
 @pytest.mark.parametrize("first", BATCHES)
 def test_derivatives_of_nested_programs_agree(first: int, elsewhere) -> None:
     """Loops and branches in each other that end by what the data say, and stops."""

@@ -38,6 +38,7 @@ def test_random_programs_are_equal(first: int, elsewhere) -> None:
     assert elsewhere.submit(_check_batch, first).result(300) == []
 
 
+@pytest.mark.slow  # random ones are, above
 @pytest.mark.parametrize(
     "first",
     [

@@ -66,6 +66,7 @@ def _found(made: dict, target: str) -> list[np.ndarray]:
         return [np.array(value) for value in program["main"](x, y)]
 
 
+@pytest.mark.slow  # test_verify_owners.py keeps bits
 def test_what_is_exact_comes_out_alike_on_two_processors() -> None:
     text = _text(EXACT)
     for name in EXACT:

@@ -105,6 +105,7 @@ def test_same_module_and_options_same_bytes() -> None:
     assert first == second
 
 
+@pytest.mark.slow  # a program more
 def test_eval_is_main_and_grad_descends() -> None:
     """One program trained for a while: @eval says what @grad said, and it falls."""
     module = expanded(model(), "sgd{lr=0.05}", keep=["main", "grad", "apply", "eval"])

@@ -111,6 +111,7 @@ def by_torch(make: Callable[..., Any]) -> np.ndarray:
     return master.detach().numpy()
 
 
+@pytest.mark.slow  # test_precision.py has steps of masters
 @sampled("dtype", NARROW, ["bf16"])
 def test_a_hundred_small_steps(dtype: str, tmp_path: Path) -> None:
     """`pcp.compile`, then `pcp run --steps`. Rounded each step, all would stay 1."""

@@ -228,6 +228,7 @@ def test_small_cotangents_vanish_without_a_scale() -> None:
 # --- between devices, and a whole model ---
 
 
+@pytest.mark.slow  # a program more
 def test_deltas_travel_as_they_are_to_be_reduced() -> None:
     """`reduce=bf16`: the mean of two workers' deltas, each rounded once."""
     wide = LINEAR.replace("2x2", "256x256")

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from helpers.sampled import sampled
 from helpers.worlds.communicators import outcome, together, world
 
 from pcp.errors import CollectiveAborted, RuntimeFault, Timeout, UsageError
@@ -85,7 +86,7 @@ def test_feedback_of_what_is_not_finite_warns_of_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", CODECS)
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@sampled("size", [1, 2, 3, 4], 3)
 def test_feedback_conserves_and_members_agree(name: str, size: int) -> None:
     """sum of what came out + residuals = sum of what went in (see `feedback`)."""
     for count in (1, 7, 2 * SEGMENT + 77):

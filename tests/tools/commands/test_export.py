@@ -214,6 +214,7 @@ def test_the_committed_model_is_what_the_exporter_makes(tmp_path: Path) -> None:
     assert out.read_text() == committed, "run the command in nanogpt_small.py again"
 
 
+@pytest.mark.slow  # two processes
 def test_a_model_says_before_its_framework_is_imported_how(folder: Path) -> None:
     text = "import os; os.environ['JAX_ENABLE_X64'] = '1'\n" + JAX
     Path("wide.py").write_text(text.replace("float32", "float64"))

@@ -157,6 +157,7 @@ def test_what_cannot_be_trained_is_said(
     assert says in line
 
 
+@pytest.mark.slow  # a program more
 def test_a_gradient_bundle_has_no_step(tmp_path: Path, capfd) -> None:
     (tmp_path / "m.mlir").write_text(sharded.training_text("mlp"))
     bundle = str(tmp_path / "m.pcp")

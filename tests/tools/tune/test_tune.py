@@ -89,6 +89,7 @@ def test_no_more_is_measured_where_the_targets_own_code_is_fastest(monkeypatch) 
     assert len(asked) == 1
 
 
+@pytest.mark.slow  # a program more
 def test_what_the_file_says_is_compiled(tmp_path: Path) -> None:
     table = _table(tmp_path / "table.json")
     plain = pcp.compile(MODEL, "cpu:host", mode="forward")

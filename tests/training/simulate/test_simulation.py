@@ -92,6 +92,7 @@ def test_a_quorum_leaves_the_slow_out(tmp_path):
     assert going.round_seconds < waiting.round_seconds
 
 
+@pytest.mark.slow  # a long run
 def test_a_run_that_cannot_move_says_so(tmp_path):
     world = replace(STILL, lifetime=0.1)
     with pytest.raises(StateMismatch, match="die faster than a round can be made"):

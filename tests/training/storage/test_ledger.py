@@ -6,7 +6,7 @@ import os
 from contextlib import closing
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcp.errors import ConfigError, RuntimeFault, StateMismatch
@@ -47,6 +47,7 @@ def test_replay_gives_the_state_back(tmp_path):
     again.close()
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_any_history_of_deaths_and_restarts_adds_up(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"

@@ -138,6 +138,7 @@ def test_all_members_agree_on_what_came_in_4_bits() -> None:
     assert 0 < np.abs(one - other).max() < 0.8 * moved
 
 
+@pytest.mark.slow  # a program more
 def test_the_bytes_of_a_round_are_those_of_the_codes() -> None:
     """Per exchange and member: 2 (M - 1) / M of the codes, and small change."""
     sent: list = []

@@ -59,7 +59,6 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     own.start()
     yield made
     made._received(Shutdown(reason="the test is over"))
-    made._runner.group.abandon(1 << 40)
     own.join(30)
     assert not own.is_alive()
 
@@ -104,3 +103,35 @@ def test_an_order_that_a_restore_overtakes_forms_no_group(
     group.timeout = 30.0
     with pytest.raises(CollectiveAborted, match="replaces 7"):
         group.form(overtaken)
+
+
+def test_a_rank_in_a_formation_heeds_a_shutdown(worker: Worker, peer: Endpoint) -> None:
+    """It ends, as the fixture sees, and not when the formation is given up."""
+    worker._runner.group.timeout = 600.0
+    worker._received(order(worker, peer, 7))
+    eventually(lambda: forming(worker), 30)
+
+
+@pytest.mark.parametrize(
+    ("message", "at"),
+    [
+        (Restore(round=0, source=None), 7),
+        (Shutdown(reason="over"), 7),
+        (RoundStart, 8),
+    ],
+    ids=["restore", "shutdown", "order"],
+)
+def test_no_group_of_an_island_is_formed_for_an_order_that_is_over(
+    worker: Worker, peer: Endpoint, message: Any, at: int
+) -> None:
+    """The thread that reads comes first: the other one has the order, and forms yet."""
+    ranks = [worker._endpoint.address, peer.address]
+    inside = {"island": ranks, "inner_epoch": 7}
+    first = order(worker, peer, 7).model_copy(update=inside)
+    newer = first.model_copy(update={"epoch": 8, "inner_epoch": at})
+    group = worker._runner.group
+    group.heed(first)
+    group.heed(newer if message is RoundStart else message)
+    worker._state.place("x", 0)
+    with pytest.raises(CollectiveAborted, match="begin anew"):
+        group._steps.form(first, first.inner_epoch, 30.0)

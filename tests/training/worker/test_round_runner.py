@@ -133,6 +133,7 @@ def rank_of_an_island(send: Callable[[Message], None]) -> tuple[RoundRunner, Any
         return 1.0
 
     group: Any = made.group
+    group._ordered = group._inner = 9
     for inside in (group._steps, group._outside):
         inside.epoch, inside.by_axes = 9, {"tp": Inside()}
     trainer.groups, trainer.axes_inside = group.groups_outside, ()

@@ -65,6 +65,7 @@ def data(workers: int, seed: int = 0) -> tuple[list, list, list]:
     return start, moves, tokens
 
 
+@pytest.mark.slow  # a program more
 def test_a_trimmed_mean_leaves_liars_out() -> None:
     """Of each number the middle ones count; whoever lies moves none beyond them."""
     lies = [0.0, 1e30, -np.inf, np.nan, -1e-3]
