@@ -28,7 +28,7 @@ _OTHERS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class LogitsRow:
     """What is sampled of a row of logits, `known` tokens into a request."""
 
     row: int
@@ -54,7 +54,7 @@ class Draw:
         return np.array(self.asked, np.int32).reshape(-1, len(ASKED))
 
 
-def draw_of(wanted: Sequence[Row], rows: int, parts: int) -> Draw | None:
+def draw_of(wanted: Sequence[LogitsRow], rows: int, parts: int) -> Draw | None:
     """How a program draws some of these, of `rows` rows; None where it draws none.
 
     Of several parts of the vocabulary it is all of them or none.
@@ -70,7 +70,7 @@ def draw_of(wanted: Sequence[Row], rows: int, parts: int) -> Draw | None:
     return Draw(DRAWN, tuple(asked.ravel().tolist()))
 
 
-def _drawable(row: Row, parts: int) -> bool:
+def _drawable(row: LogitsRow, parts: int) -> bool:
     sampling = row.sampling
     plain = not row.masked and not sampling.logit_bias
     plain = plain and all(getattr(sampling, n) == v for n, v in _OTHERS.items())
@@ -78,7 +78,7 @@ def _drawable(row: Row, parts: int) -> bool:
     return plain and (parts == 1 or not cut or not sampling.temperature)
 
 
-def _asked(row: Row) -> np.ndarray:
+def _asked(row: LogitsRow) -> np.ndarray:
     """`ASKED` of a row, as their bits."""
     sampling = row.sampling
     low, high = sampling.seed & 0xFFFFFFFF, sampling.seed >> 32
@@ -100,7 +100,7 @@ class Rows:
     logits: Callable[[], np.ndarray]
     drawn: np.ndarray | None = None
 
-    def sampled(self, row: Row, slot: int) -> Sampled | None:
+    def sampled(self, row: LogitsRow, slot: int) -> Sampled | None:
         """The token that the program drew; None where numpy has to."""
         if self.drawn is None:
             return None

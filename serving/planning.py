@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pcp.decoder_phase import Phase
 from pcp.errors import UsageError
 from pcp.serving.cached_model import Call, Shapes
-from pcp.serving.drawing import Row, draw_of
+from pcp.serving.drawing import LogitsRow, draw_of
 from pcp.serving.interface import Chunk, Sampling, Step, Tick
 from pcp.serving.sampling import History, check
 
@@ -45,9 +45,9 @@ class Wanted:
     mask: bytes | None
 
     @property
-    def drawn(self) -> Row:
+    def drawn(self) -> LogitsRow:
         """As a program sees it."""
-        return Row(self.row, self.known, self.sampling, self.mask is not None)
+        return LogitsRow(self.row, self.known, self.sampling, self.mask is not None)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context
 from pcp.frontends.decoders import sampler
 from pcp.runtime.program.executor import Program
-from pcp.serving.drawing import DRAWN, GREEDY, Draw, Row, Rows, draw_of
+from pcp.serving.drawing import DRAWN, GREEDY, Draw, LogitsRow, Rows, draw_of
 from pcp.serving.interface import Sampling
 from pcp.serving.sampling import NOT_FINITE, History, sample
 
@@ -44,7 +44,7 @@ def _drawn(seed: int, *, cuts: bool) -> Sampling:
     )
 
 
-def _check(drawn: np.ndarray, logits: np.ndarray, rows: Sequence[Row]) -> int:
+def _check(drawn: np.ndarray, logits: np.ndarray, rows: Sequence[LogitsRow]) -> int:
     """Each row is numpy's, or not sure; how many are sure."""
     sure = 0
     for row in rows:
@@ -58,9 +58,9 @@ def _check(drawn: np.ndarray, logits: np.ndarray, rows: Sequence[Row]) -> int:
     return sure
 
 
-def _rows(count: int, seed: int, *, cuts: bool) -> list[Row]:
+def _rows(count: int, seed: int, *, cuts: bool) -> list[LogitsRow]:
     return [
-        Row(i, 5 + seed + i, _drawn(seed + 100 * i, cuts=cuts), False)
+        LogitsRow(i, 5 + seed + i, _drawn(seed + 100 * i, cuts=cuts), False)
         for i in range(count)
     ]
 
@@ -139,8 +139,8 @@ def test_compiled_functions_draw_what_numpy_draws(
 # --- who draws ---
 
 
-def _row(sampling: Sampling, row: int = 0, *, masked: bool = False) -> Row:
-    return Row(row, 9, sampling, masked)
+def _row(sampling: Sampling, row: int = 0, *, masked: bool = False) -> LogitsRow:
+    return LogitsRow(row, 9, sampling, masked)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def _row(sampling: Sampling, row: int = 0, *, masked: bool = False) -> Row:
         _row(replace(PLAIN, top_logprobs=1)),
     ],
 )
-def test_what_a_program_does_not_know_is_numpys(other: Row) -> None:
+def test_what_a_program_does_not_know_is_numpys(other: LogitsRow) -> None:
     """And the row beside it is the program's, unless others hold parts of it."""
     assert draw_of([other], 1, 1) is None
     drawn = np.ones((2, 1, len(FIELDS)), np.float32)
