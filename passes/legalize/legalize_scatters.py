@@ -70,11 +70,14 @@ def _origin(value: ir.Value) -> ir.Value:
 def separate(op: ir.Operation) -> None:
     """Copy what is part of the operand: IREE writes over that while it reads it.
 
-    Of a scatter its indices and updates, and what an update of a slice writes.
+    Of a scatter its indices and updates, and what an update of a slice writes, but for
+    parts of a constant, which nothing is written over.
     """
     whole = _origin(op.operands[0])
-    last = 3 if op.name == "stablehlo.scatter" else 2
-    for i in range(1, last):
+    scatters = op.name == "stablehlo.scatter"
+    if not scatters and defining(whole, "constant") is not None:
+        return
+    for i in (1, 2) if scatters else (1,):
         if _origin(op.operands[i]) == whole:
             op.operands[i] = hlo.optimization_barrier(op.operands[i])
 
