@@ -15,9 +15,10 @@ import numpy as np
 
 from pcp.decoder_phase import ASKED, FIELDS, SAMPLERS, sampler
 from pcp.serving.interface import Sampled, Sampling
-from pcp.serving.sampling import NOT_FINITE
+from pcp.serving.sampling import NOT_FINITE, heat
 
 GREEDY, DRAWN = SAMPLERS
+_MOST = (1 << 31) - 1
 _OTHERS = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
@@ -81,9 +82,11 @@ def _asked(row: Row) -> np.ndarray:
     """`ASKED` of a row, as their bits."""
     sampling = row.sampling
     low, high = sampling.seed & 0xFFFFFFFF, sampling.seed >> 32
-    floats = (sampling.temperature, sampling.top_p, sampling.min_p)
+    heated = heat(sampling) if sampling.temperature else 0.0
+    floats = (heated, sampling.top_p, sampling.min_p)
     temperature, top_p, min_p = np.array(floats, np.float32).view(np.uint32)
-    found = (temperature, low, high, row.known, sampling.top_k, top_p, min_p)
+    ranks = min(sampling.top_k, _MOST)  # more than there are tokens is as good as all
+    found = (temperature, low, high, row.known, ranks, top_p, min_p)
     return np.array(found, np.uint32).view(np.int32)
 
 

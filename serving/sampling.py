@@ -20,6 +20,7 @@ from pcp.serving.interface import Sampled, Sampling
 Logits = np.ndarray
 NOT_FINITE = -1
 """In place of a token, where the model's numbers are no numbers."""
+_COLDEST = 1e-30
 _NEAR = 8.0
 """Below the largest logit: among those so near is one that is large with its noise."""
 _REACHES = (4.0, 8.0, 16.0)
@@ -115,7 +116,7 @@ def chosen(logits: Logits, sampling: Sampling, history: History) -> int:
     """The most probable token, or one drawn from those that the cuts leave."""
     if sampling.temperature == 0:
         return int(np.argmax(logits))
-    logits = logits / np.float32(sampling.temperature)
+    logits = logits / heat(sampling)
     left = kept(logits, sampling)
     values, place = logits[left], (sampling.seed, len(history.tokens))
     # Noise is costly: it is made for those alone that it can make the largest.
@@ -123,6 +124,11 @@ def chosen(logits: Logits, sampling: Sampling, history: History) -> int:
     best = (values[near] + gumbel(*place, left[near])).max()
     near = np.flatnonzero(values + LARGEST_NOISE >= best)
     return int(left[near[np.argmax(values[near] + gumbel(*place, left[near]))]])
+
+
+def heat(sampling: Sampling) -> np.float32:
+    """What logits are divided by; by less they would become infinite, and so equal."""
+    return np.float32(max(sampling.temperature, _COLDEST))
 
 
 def kept(logits: Logits, sampling: Sampling) -> np.ndarray:

@@ -188,3 +188,13 @@ def test_what_is_asked_has_the_bits_of_the_request() -> None:
     words = [int(said[name].view(np.uint32)) for name in ("low", "high")]
     assert words == [0x80000001, 0xFFFFFFFE]
     assert (said["positions"], said["top_k"]) == (9, 5)
+
+
+@pytest.mark.parametrize("top_k", [(1 << 31) - 1, 1 << 31, 1 << 32, 1 << 70])
+def test_more_than_32_bits_hold_is_asked_as_the_most_they_hold(top_k: int) -> None:
+    """A request whose numbers fail would take with it what runs beside it."""
+    draw = draw_of([_row(Sampling(1e-300, top_k=top_k))], 1, 1)
+    assert draw is not None
+    said = dict(zip(ASKED, draw.numbers[0], strict=True))
+    assert said["top_k"] == (1 << 31) - 1
+    assert said["temperature"].view(np.float32) == np.float32(1e-30)

@@ -82,6 +82,14 @@ def test_a_draw_follows_from_seed_and_position_alone() -> None:
     np.testing.assert_array_equal(part, gumbel(7, 3, tokens)[20:30])
 
 
+@pytest.mark.parametrize("temperature", [1e-30, 1e-38, 1e-46, 1e-300])
+def test_next_to_nothing_of_heat_takes_the_most_probable(temperature: float) -> None:
+    """Of numbers that are infinite in f32 all would be equal, or none be left."""
+    sampling = Sampling(temperature=temperature, seed=3)
+    for logits in ([5.0, 9.0, 7.0], [-9.0, -5.0, -7.0], [-1e6, 1e6, 0.0]):
+        assert chosen(np.array(logits, np.float32), sampling, NONE) == 1
+
+
 def test_cuts_are_as_defined() -> None:
     logits = np.log(np.array([0.1, 0.4, 0.1, 0.25, 0.15], np.float32))
     assert kept(logits, Sampling(top_k=2)).tolist() == [1, 3]

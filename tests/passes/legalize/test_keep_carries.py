@@ -125,7 +125,7 @@ def _given(seed: int) -> tuple[np.ndarray, ...]:
 @sampled(
     "loss",
     [beside, pytest.param(both_ways, marks=pytest.mark.slow), nested, in_branches],
-    ["nested"],
+    [nested],
 )
 def test_gradients_are_jaxs(loss: Callable[..., jax.Array]) -> None:
     v, w, x = _given(0)
