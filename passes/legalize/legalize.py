@@ -230,7 +230,7 @@ LAST: Rules = {
     "stablehlo.convolution": narrow.convolution,
     "stablehlo.dot": narrow.contraction,
     "stablehlo.dot_general": narrow.contraction,
-    "stablehlo.dynamic_update_slice": loops.own_updated,
+    "stablehlo.dynamic_update_slice": _first(scatters.separate, loops.own_updated),
     "stablehlo.gather": indexing.hold_strided,
     "stablehlo.if": _first(loops.own_branches, loops.own_handed_on),
     "stablehlo.imag": complex_.imag,

@@ -41,7 +41,7 @@ def scatter(op: ir.Operation) -> Values | None:
         op.attributes["scatter_dimension_numbers"]
     )
     geometry = read_geometry(numbers, operand, updates)
-    _separate(op)
+    separate(op)
     operand, indices, updates = op.operands
     columns, inside = start_columns(op, numbers, geometry, indices)
     if inside is None and _is_regular(numbers, geometry, indices):
@@ -67,10 +67,17 @@ def _origin(value: ir.Value) -> ir.Value:
     return value
 
 
-def _separate(op: ir.Operation) -> None:
-    """Copy what is part of the operand: IREE scatters in place while it reads it."""
+def separate(op: ir.Operation) -> None:
+    """Copy what is part of the operand: IREE writes over that while it reads it.
+
+    Of a scatter its indices and updates, and what an update of a slice writes, but for
+    parts of a constant, which nothing is written over.
+    """
     whole = _origin(op.operands[0])
-    for i in (1, 2):
+    scatters = op.name == "stablehlo.scatter"
+    if not scatters and defining(whole, "constant") is not None:
+        return
+    for i in (1, 2) if scatters else (1,):
         if _origin(op.operands[i]) == whole:
             op.operands[i] = hlo.optimization_barrier(op.operands[i])
 

@@ -205,6 +205,39 @@ def test_every_type(named: str) -> None:
                 assert kept.numpy().tobytes() == cache.tobytes(), type_
 
 
+SHIFTED = """
+func.func @NAME(%x: tensor<400xf32>, %i: tensor<i32>) -> tensor<400xf32> {
+  %h = stablehlo.add %x, %x : tensor<400xf32>
+  %z = stablehlo.constant dense<0> : tensor<i32>
+  %u = PART : TYPE -> tensor<100xf32>
+  %r = stablehlo.dynamic_update_slice %h, %u, %i
+    : (tensor<400xf32>, tensor<100xf32>, tensor<i32>) -> tensor<400xf32>
+  return %r : tensor<400xf32>
+}
+"""
+PARTS = {
+    "main": ("stablehlo.slice %h [0:100]", "(tensor<400xf32>)"),
+    "dynamic": (
+        "stablehlo.dynamic_slice %h, %z, sizes = [100]",
+        "(tensor<400xf32>, tensor<i32>)",
+    ),
+}
+
+
+def test_a_part_moved_within_its_tensor_is_read_before_it_is_written_over() -> None:
+    text = ""
+    for name, (part, type_) in PARTS.items():
+        filled = SHIFTED.replace("NAME", name).replace("PART", part)
+        text += filled.replace("TYPE", type_)
+    x = np.arange(400, dtype=np.float32)
+    wanted = 2 * x
+    wanted[6:106] = 2 * x[:100]
+    bundle = pcp.compile(parse(text), targets=["cpu"], mode="forward")
+    with Program.load(bundle) as loaded:
+        for name in PARTS:
+            assert np.array_equal(loaded[name](x, np.int32(6)), wanted), name
+
+
 # --- what users write ---
 
 
