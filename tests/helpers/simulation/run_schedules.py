@@ -63,8 +63,8 @@ NAME = "drawn"
 IDLE_SECONDS = 0.35
 MOMENT_SECONDS = 0.05
 """A tick is behind all events of a moment, as in `pcp.training.shepherd.shepherd`."""
-PATIENCE_SECONDS = 90.0
-"""After the last fault the run is complete by then."""
+PATIENCE_SECONDS = 150.0
+"""After the last fault: who hangs as it validates may be ended twice, in a minute."""
 ADOPT_SECONDS = 10.0
 """A member that has yet to hear of the commit is asked again for so long, as it is by
 `pcp.training.shepherd.checkpointer`."""
