@@ -14,7 +14,7 @@ from pcp.passes.core.walk import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.annotations import check_shardings
 from pcp.passes.sharding.late import LATE
 from pcp.passes.sharding.layout import SHARDING, WHY, Layout
-from pcp.passes.sharding.local import Local, localize
+from pcp.passes.sharding.local import Local, check_closed, localize
 from pcp.passes.sharding.manual import (
     FROM_PART,
     MANUAL,
@@ -202,6 +202,7 @@ class Member:
             if value.type != wanted:
                 refuse(op, f"the part is {value.type}, and the program's {wanted}")
             return [value]
+        check_closed(op)
         results = self._whole(op, operands)
         if "axes" in op.attributes:  # from here on, as all collectives
             results[0].owner.operation.attributes["ordered"] = _flag()

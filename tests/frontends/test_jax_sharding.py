@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from helpers.oracles.spmd import PLAN
+from helpers.oracles.spmd import PLAN, run_joined
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
@@ -199,6 +200,25 @@ def test_a_member_program_stands_between_its_borders() -> None:
     assert ops == ["to_part", "all_reduce", "from_part"]
     assert 'axes = ["x"], kind = "sum"' in text
     assert "sdy" not in text
+
+
+SORTED = """    %z = stablehlo.constant dense<0.0> : tensor<f32>
+    %r = "stablehlo.sort"(%b) <{dimension = 1 : i64, is_stable = true}> ({
+    ^bb1(%c: tensor<f32>, %d: tensor<f32>):
+      %e = stablehlo.add %c, %z : tensor<f32>
+      %g = stablehlo.compare LT, %e, %d, TOTALORDER
+        : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      stablehlo.return %g : tensor<i1>
+    }) : (tensor<4x4xf32>) -> tensor<4x4xf32>"""
+
+
+def test_a_member_sorts_by_a_constant_from_outside() -> None:
+    """MLIR's canonicalization moves a comparator's constants in front of the sort."""
+    module = parse(_mapped(SORTED))
+    pipeline(PLAN).run(module)
+    values = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    (found,) = run_joined(module, [values])
+    np.testing.assert_array_equal(found, np.sort(values, axis=1))
 
 
 @pytest.mark.parametrize(

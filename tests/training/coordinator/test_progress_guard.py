@@ -185,9 +185,11 @@ def test_who_did_not_come_to_a_group_stays_away_until_it_does_something_else() -
     assert pace.away
     pace.heard(at(1, "waiting", 1.2), 16.2)  # it did something, and waits once more
     assert not pace.away
-    pace.heard(at(1, "validating", 0.5), 30.0)
-    assert pace.may_come(39.0), "that comes before an order"
-    assert not pace.may_come(41.0), "it does not get on with it"
+    pace.rests(29.0)
+    pace.works(30.0)
+    pace.heard(at(1, "validating", 0.0), 30.0)
+    assert pace.may_come(40.0), "that comes before an order"
+    assert not pace.may_come(40.1), "it does not get on with it"
 
 
 @pytest.mark.parametrize(
