@@ -23,6 +23,7 @@ from pcp.passes.analysis.scatter_geometry import (
     read_geometry,
     start_columns,
 )
+from pcp.passes.analysis.update_overlap import origin, reads_elsewhere
 from pcp.passes.core.elementwise import body_kind, copy_block, identity, inline
 from pcp.passes.core.loops import counted
 from pcp.passes.core.rewriting import attributes, defining
@@ -54,31 +55,17 @@ def scatter(op: ir.Operation) -> Values | None:
     return [_scatter_rows(op, geometry, columns, inside, rows)]
 
 
-_VIEWS = frozenset(
-    f"stablehlo.{name}"
-    for name in "broadcast_in_dim dynamic_slice reshape slice transpose".split()
-)
-
-
-def _origin(value: ir.Value) -> ir.Value:
-    """What a slice, or a slice of a slice, is a part of."""
-    while (op := defining(value)) is not None and op.name in _VIEWS:
-        value = op.operands[0]
-    return value
-
-
 def separate(op: ir.Operation) -> None:
-    """Copy what is part of the operand: IREE writes over that while it reads it.
+    """Copy what is made of other places of the operand: IREE reads it too late.
 
     Of a scatter its indices and updates, and what an update of a slice writes, but for
     parts of a constant, which nothing is written over.
     """
-    whole = _origin(op.operands[0])
     scatters = op.name == "stablehlo.scatter"
-    if not scatters and defining(whole, "constant") is not None:
+    if not scatters and defining(origin(op.operands[0]), "constant") is not None:
         return
     for i in (1, 2) if scatters else (1,):
-        if _origin(op.operands[i]) == whole:
+        if reads_elsewhere(op, op.operands[i]):
             op.operands[i] = hlo.optimization_barrier(op.operands[i])
 
 

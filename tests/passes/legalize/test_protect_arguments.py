@@ -4,7 +4,7 @@ The oracle is the StableHLO interpreter, the programs are random, and they run a
 user runs them: compiled by IREE, on numpy arrays and on arrays of the device.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from jax.typing import ArrayLike
 
 import pcp
 from pcp.compiler import pipelines
+from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
 from pcp.runtime.memory.dtypes import numpy_dtype
 from pcp.runtime.program.executor import BoundFunction, DeviceArray, Program
@@ -209,33 +210,65 @@ SHIFTED = """
 func.func @NAME(%x: tensor<400xf32>, %i: tensor<i32>) -> tensor<400xf32> {
   %h = stablehlo.add %x, %x : tensor<400xf32>
   %z = stablehlo.constant dense<0> : tensor<i32>
-  %u = PART : TYPE -> tensor<100xf32>
+  %p = stablehlo.slice %h [0:100] : (tensor<400xf32>) -> tensor<100xf32>
+  %u = UPDATE -> tensor<100xf32>
   %r = stablehlo.dynamic_update_slice %h, %u, %i
     : (tensor<400xf32>, tensor<100xf32>, tensor<i32>) -> tensor<400xf32>
   return %r : tensor<400xf32>
 }
 """
-PARTS = {
-    "main": ("stablehlo.slice %h [0:100]", "(tensor<400xf32>)"),
+_OF_P = ": (tensor<100xf32>)"
+#: By function: what is written from element 6 on, and the same of 2 x.
+MOVED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
+    "main": (f"stablehlo.reshape %p {_OF_P}", lambda h: h[:100]),
     "dynamic": (
-        "stablehlo.dynamic_slice %h, %z, sizes = [100]",
-        "(tensor<400xf32>, tensor<i32>)",
+        "stablehlo.dynamic_slice %h, %z, sizes = [100]"
+        " : (tensor<400xf32>, tensor<i32>)",
+        lambda h: h[:100],
     ),
+    "reversed": (f"stablehlo.reverse %p, dims = [0] {_OF_P}", lambda h: h[99::-1]),
+    "doubled": (
+        "stablehlo.add %p, %p : (tensor<100xf32>, tensor<100xf32>)",
+        lambda h: 2 * h[:100],
+    ),
+    "negated": (f"stablehlo.negate %p {_OF_P}", lambda h: -h[:100]),
 }
 
 
-def test_a_part_moved_within_its_tensor_is_read_before_it_is_written_over() -> None:
-    text = ""
-    for name, (part, type_) in PARTS.items():
-        filled = SHIFTED.replace("NAME", name).replace("PART", part)
-        text += filled.replace("TYPE", type_)
+def test_what_is_made_of_other_places_is_read_before_they_are_written_over() -> None:
+    text = "".join(
+        SHIFTED.replace("NAME", name).replace("UPDATE", update)
+        for name, (update, _) in MOVED.items()
+    )
     x = np.arange(400, dtype=np.float32)
-    wanted = 2 * x
-    wanted[6:106] = 2 * x[:100]
     bundle = pcp.compile(parse(text), targets=["cpu"], mode="forward")
     with Program.load(bundle) as loaded:
-        for name in PARTS:
+        for name, (_, update) in MOVED.items():
+            wanted = 2 * x
+            wanted[6:106] = update(2 * x)
             assert np.array_equal(loaded[name](x, np.int32(6)), wanted), name
+
+
+@pytest.mark.parametrize(
+    ("start", "made", "copied"),
+    [
+        ("%i", "stablehlo.negate %u", False),  # each element of the one in its place
+        ("%z", "stablehlo.negate %u", True),
+        ("%i", "stablehlo.reverse %u, dims = [0]", True),
+    ],
+)
+def test_what_is_made_of_its_own_place_is_written_there(
+    start: str, made: str, copied: bool
+) -> None:
+    part = f"stablehlo.dynamic_slice %h, {start}, sizes = [100]"
+    part += " : (tensor<400xf32>, tensor<i32>) -> tensor<100xf32>\n"
+    text = SHIFTED.replace("NAME", "main").replace("%u, %i", "%v, %i")
+    text = text.replace(
+        "UPDATE -> tensor<100xf32>", f"{part} %v = {made} : tensor<100xf32>"
+    )
+    module = parse(text)
+    pipeline("builtin.module(pcp-legalize)").run(module)
+    assert ("optimization_barrier" in str(module)) == copied
 
 
 # --- what users write ---
