@@ -3,7 +3,8 @@
 IREE makes an update where it is written, in one dispatch with what is done to each of
 its elements, and reads what it is made of meanwhile. That is right where each element
 is made of the one that it replaces, and of other tensors. Where it is made of others,
-some of those are written over before they are read.
+some of those are written over before they are read. What stands behind an
+`optimization_barrier` has a buffer of its own.
 """
 
 from pcp.dialect.bindings import ir
@@ -47,7 +48,7 @@ def reads_elsewhere(op: ir.Operation, made: Value) -> bool:
         seen.add(value)
         if value == whole:
             return True
-        source = defining(value)
+        source = _fused(value)
         if source is None or _reads_the_same(op, source):
             continue
         if source.name in _IN_PLACE:
@@ -55,6 +56,12 @@ def reads_elsewhere(op: ir.Operation, made: Value) -> bool:
         elif _is_made_of(source, whole, apart):
             return True
     return False
+
+
+def _fused(value: Value) -> ir.Operation | None:
+    """The op that makes it, maybe together with what reads it."""
+    barrier = defining(value, "optimization_barrier") is not None
+    return None if barrier else defining(value)
 
 
 def _reads_the_same(write: ir.Operation, read: ir.Operation) -> bool:
@@ -85,6 +92,6 @@ def _is_made_of(op: ir.Operation, whole: Value, apart: set[Value]) -> bool:
         if len(apart) >= MOST:
             return True
         apart.add(value)
-        if (source := defining(value)) is not None:
+        if (source := _fused(value)) is not None:
             todo += used(source)
     return False
