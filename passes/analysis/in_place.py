@@ -21,6 +21,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis.cost import size_bytes, update_of
 from pcp.passes.analysis.loops import counter, returned
+from pcp.passes.analysis.update_overlap import reads_the_same
 from pcp.passes.core import constants, fold, functions
 from pcp.passes.core.donation import OUTPUT
 from pcp.passes.core.elementwise import ELEMENTWISE
@@ -124,12 +125,7 @@ def _is_read_once(value: Value) -> bool:
 
 def _reads_own_row(op: ir.Operation, write: ir.Operation) -> bool:
     """Whether it reads, in the round itself, what the update writes over."""
-    return (
-        op.name == _READ
-        and op.block == write.block
-        and op.results[0].type == write.operands[1].type
-        and list(op.operands)[1:] == list(write.operands)[2:]
-    )
+    return op.block == write.block and reads_the_same(write, op)
 
 
 def _fills(stack: Stack) -> bool:

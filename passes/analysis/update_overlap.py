@@ -49,7 +49,7 @@ def reads_elsewhere(op: ir.Operation, made: Value) -> bool:
         if value == whole:
             return True
         source = _fused(value)
-        if source is None or _reads_the_same(op, source):
+        if source is None or reads_the_same(op, source):
             continue
         if source.name in _IN_PLACE:
             todo += source.operands
@@ -60,11 +60,12 @@ def reads_elsewhere(op: ir.Operation, made: Value) -> bool:
 
 def _fused(value: Value) -> ir.Operation | None:
     """The op that makes it, maybe together with what reads it."""
-    barrier = defining(value, "optimization_barrier") is not None
-    return None if barrier else defining(value)
+    op = defining(value)
+    apart = op is None or op.name == "stablehlo.optimization_barrier"
+    return None if apart else op
 
 
-def _reads_the_same(write: ir.Operation, read: ir.Operation) -> bool:
+def reads_the_same(write: ir.Operation, read: ir.Operation) -> bool:
     """Whether it reads what the update writes over, each element in its place."""
     if write.name != "stablehlo.dynamic_update_slice":
         return False

@@ -33,7 +33,8 @@ class SplitReductions(Pass):
     move by several elements at once. Assumes static shapes. Changes the order of a sum,
     which StableHLO leaves to the implementation; costs the memory of one f32 a chunk,
     and for a product at most a quarter of its operands'. Sums of at most `longest`
-    terms stay, as do sums that do not begin with 0, and those of f64 and of integers.
+    terms stay, as do windows' sums that do not begin with 0, and sums of f64 and of
+    integers.
 
         %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add
             across dimensions = [0, 1]

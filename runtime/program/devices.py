@@ -31,7 +31,7 @@ _USAGE = int(rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING)
 _LOCAL = int(rt.MemoryType.DEVICE_LOCAL)
 _VISIBLE = int(rt.MemoryType.HOST_VISIBLE)
 _MAPPING = int(rt.BufferUsage.MAPPING_SCOPED)
-_ON_HOST = ("local-sync", "local-task")
+_ON_HOST = (threads.ONE_THREAD, threads.TASKS)
 """Drivers that compute in the memory of this process."""
 _ALIGNED = 64
 """Bytes; IREE's loops load so much at once."""

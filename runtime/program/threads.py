@@ -20,8 +20,8 @@ LOCAL = "local"
 ONE_THREAD, TASKS = "local-sync", "local-task"
 
 LEAST_WORK = 1 << 28
-"""Operations of a call, `Function.work`, from which threads gain: where all cores idle,
-waking them for each kernel costs as much as a quarter of a step of this size."""
+"""Operations of a call, `Function.work`, from which threads gain: to wake them for each
+kernel of a smaller one takes a good part of its time."""
 
 _SIBLINGS = Path("/sys/devices/system/cpu")
 

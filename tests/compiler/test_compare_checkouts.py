@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.sampled import sampled
 
 ROOT = Path(__file__).parents[2]
 ROOMS = [path.name for path in (ROOT / "pcp").iterdir() if path.is_symlink()]
@@ -76,10 +75,9 @@ def in_a_pipeline(new: Path) -> None:
 
 
 @pytest.mark.slow  # two checkouts
-@sampled(
-    "plant, case, where",
+@pytest.mark.parametrize(
+    ("plant", "case", "where"),
     [(in_a_pass, LIT, "stdout: line"), (in_a_pipeline, SMALL, "not written any more")],
-    1,
 )
 def test_a_planted_difference_is_found(
     pair: tuple[Path, Path], plant: Callable[[Path], None], case: str, where: str

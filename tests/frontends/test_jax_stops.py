@@ -108,7 +108,7 @@ def test_drawn_tangents(interpreter: Interpreter) -> None:
 
 
 @pytest.mark.slow  # order two has cases of its own
-@sampled("again", ["pcp-vjp", "pcp-jvp"], ["pcp-vjp"])
+@pytest.mark.parametrize("again", ["pcp-vjp", "pcp-jvp"])
 def test_drawn_derivatives_of_derivatives(again: str, interpreter: Interpreter) -> None:
     seeds = range(500, 510)
     fn, rows = _whole(seeds, ruled=False), _rows(seeds)

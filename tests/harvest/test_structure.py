@@ -20,7 +20,6 @@ from helpers.oracles.jax_gradients import (
     transformed,
 )
 from helpers.oracles.legalized import Legalized
-from helpers.sampled import sampled
 from helpers.servers.interpreter import Interpreter
 from helpers.servers.iree_server import Iree
 from jax import lax
@@ -285,7 +284,7 @@ def test_both_modes(case: Case, interpreter: Interpreter) -> None:
 
 
 @pytest.mark.slow  # test_programs.py has a transform
-@sampled("case", FOURIER, 1, ids=str)
+@pytest.mark.parametrize("case", FOURIER, ids=str)
 def test_fourier(case: Case, iree: Iree) -> None:
     check_vjp(case, Legalized(iree))
     check_jvp(case, Legalized(iree))

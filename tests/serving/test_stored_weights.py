@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.sampled import sampled
 from helpers.serving import small_llama
 
 from pcp.errors import ConfigError, UsageError
@@ -35,15 +34,14 @@ def _meant(made: small_llama.Weights, kind: str) -> small_llama.Weights:
 
 
 @pytest.mark.slow  # it compiles a decoder
-@sampled(
-    "kind, error",
+@pytest.mark.parametrize(
+    ("kind", "error"),
     [
         ("bf16", 1e-5),
         pytest.param("f16", 1e-5, marks=pytest.mark.slow),  # as bf16, in another type
         pytest.param("int8", 0.03, marks=pytest.mark.slow),  # as int4
         ("int4", 0.03),
     ],
-    [("int4", 0.03)],
 )
 def test_logits(kind: str, error: float, tmp_path: Path) -> None:
     """Integers are multiplied with x in 8 bits: that is the rest of the error."""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.sampled import sampled
 from helpers.servers.iree_server import Iree
 
 from pcp.compiler import driver
@@ -120,7 +119,7 @@ def test_a_program_for_arm_has_the_object_for_arm() -> None:
 
 
 @pytest.mark.slow  # two programs
-@sampled("target", ["cpu", "cpu:host"], 1)
+@pytest.mark.parametrize("target", ["cpu", "cpu:host"])
 def test_a_program_of_several_on_both_devices(target: str) -> None:
     """What they hand on lies in one buffer, each at an offset."""
     bundles = {

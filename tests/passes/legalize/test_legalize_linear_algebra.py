@@ -236,7 +236,7 @@ def test_every_flag_of_triangular_solve(iree: Iree) -> None:
 
 
 @pytest.mark.slow  # 37 rows are several blocks in the tests above
-@sampled("element", SAMPLE, ["f32"])
+@pytest.mark.parametrize("element", SAMPLE)
 def test_several_blocks(iree: Iree, element: str) -> None:
     check_solve(iree, element, EVERY[::5], (2,), 70, 3)
 

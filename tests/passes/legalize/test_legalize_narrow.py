@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers.sampled import sampled
 from jax import lax
 
 from pcp.compiler import driver
@@ -73,7 +72,7 @@ def run(make: Callable[..., Any], *arguments: np.ndarray) -> Any:
 
 
 @pytest.mark.slow  # test_split_reductions.py has long sums
-@sampled("dtype", NARROW, ["bf16"])
+@pytest.mark.parametrize("dtype", NARROW)
 def test_a_long_sum_is_rounded_once(dtype: str) -> None:
     """To the exact sum's nearest neighbours: no digit is lost on the way."""
     given = {n: [a.astype(NARROW[dtype]) for a in x] for n, (_, x) in CASES.items()}

@@ -11,7 +11,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers.models.expanded_training import expanded, model
-from helpers.sampled import sampled
 from helpers.worlds.bundle_runs import ran
 
 import pcp
@@ -112,7 +111,7 @@ def by_torch(make: Callable[..., Any]) -> np.ndarray:
 
 
 @pytest.mark.slow  # test_precision.py has steps of masters
-@sampled("dtype", NARROW, ["bf16"])
+@pytest.mark.parametrize("dtype", NARROW)
 def test_a_hundred_small_steps(dtype: str, tmp_path: Path) -> None:
     """`pcp.compile`, then `pcp run --steps`. Rounded each step, all would stay 1."""
     first, *others = ((name, text) for name, (text, _) in OPTIMIZERS.items())

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from helpers.models import sharded
 from helpers.oracles import chrome_trace
-from helpers.sampled import sampled
 from helpers.servers.processor_features import fused
 from helpers.worlds.bundle_runs import ran, save_npz
 
@@ -140,8 +139,8 @@ def untold(alike: list[Path], tmp_path_factory) -> Path:
 
 @pytest.mark.slow  # test_verify_owners.py has the pass
 @pytest.mark.skipif(not fused(), reason="this processor rounds as any x86-64 does")
-@sampled(
-    "flags, says",
+@pytest.mark.parametrize(
+    ("flags", "says"),
     [
         (
             ["--parity", "2"],
@@ -155,7 +154,6 @@ def untold(alike: list[Path], tmp_path_factory) -> Path:
             r"result \w+: members hold different values",
         ),
     ],
-    1,
 )
 def test_members_that_drift_apart_are_named(
     flags: list[str], says: str, untold: Path, data: Path, tmp_path: Path, capfd

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from helpers.models.closed_form import bundle
 from helpers.oracles.ledger import parts, saved_parameters, weighted_nesterov
-from helpers.sampled import sampled
 from helpers.servers.processes import free_port
 from helpers.worlds.communicators import eventually
 from helpers.worlds.training_cluster import (
@@ -145,7 +144,7 @@ SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in ("async_diloco", "snoo"
 
 
 @pytest.mark.slow  # a program for each
-@sampled("algorithm", ["ddp", *SLOW, "noloco"], 1)
+@pytest.mark.parametrize("algorithm", ["ddp", *SLOW, "noloco"])
 def test_where_no_delta_can_wait_it_is_an_error(tmp_path, algorithm) -> None:
     manifest = bundle("linear", algorithm).manifest
     with pytest.raises(ConfigError, match=f"late: 'next' does not go with {algorithm}"):

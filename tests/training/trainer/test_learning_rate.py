@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from helpers.models.closed_form import batches, bundle, play
 from helpers.oracles.round_metrics import record
-from helpers.sampled import sampled
 
 from pcp.training.observe.figures import figures
 
@@ -14,7 +13,7 @@ WARMS = "sgd{lr=0.5,warmup_steps=8}"
 
 
 @pytest.mark.slow  # a program for each
-@sampled("kind", ["diloco", "ddp"], ["ddp"])
+@pytest.mark.parametrize("kind", ["diloco", "ddp"])
 def test_it_rises_while_the_schedule_warms_up(kind: str) -> None:
     data = [batches(H * ROUNDS, worker) for worker in range(2)]
     seen = play(
