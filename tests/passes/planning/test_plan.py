@@ -116,6 +116,34 @@ def test_a_plan_that_fits_is_taken_though_slower() -> None:
     assert tight.best.candidate.devices == ("d0", "d1")
 
 
+def _unequal(*memory: int) -> str:
+    """Devices of which the first is five times as fast as the others."""
+    fast, slow = "{f32 = 5.0e10}, membw = 5.0e10", "{f32 = 1.0e10}, membw = 1.0e10"
+    speeds = [fast, *[slow] * (len(memory) - 1)]
+    rooms = zip(memory, speeds, strict=True)
+    return devices(*[f"memory = {room}, throughput = {speed}" for room, speed in rooms])
+
+
+def test_shares_follow_memory_where_those_by_speed_do_not_fit() -> None:
+    by_speed, fits = "dp=2 split=7/1", "dp=2 split=4/4"
+    search = _search("mlp", _unequal(8_500, 9_000), axes={"dp": 2}, zero=0)
+    choice = search.run()
+    assert {str(j.candidate): j.fits for j in choice.judged} == {
+        by_speed: False,
+        fits: True,
+    }
+    flags = choice.flags(choice.best.candidate)
+    assert flags == ["--mesh", "dp=2", "--split", "dp=4,4"]
+
+
+def test_a_small_device_with_a_small_share_is_not_full() -> None:
+    search = _search("mlp", _unequal(10**9, 8_000), axes={"dp": 2}, zero=0)
+    first, *_ = search.space.candidates()
+    assert first.split == (7, 1)
+    assert search.space.guess(first).fullness < 1
+    assert search.run().best.held["d1"] < 8_000
+
+
 def test_nothing_fits() -> None:
     tiny = "memory = 100, throughput = {f32 = 5.0e10}, membw = 1.0e10"
     with pytest.raises(PassError, match=r"nothing fits: the least memory is that of"):
