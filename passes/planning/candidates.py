@@ -141,20 +141,31 @@ class Space:
                     yield from self._roomier(made)
 
     def _subsets(self) -> Iterator[tuple[str, ...]]:
-        """The fastest n, the roomiest n; those of one host side by side."""
+        """The fastest n, the roomiest n, of all and of a host; hosts side by side."""
         all_ = list(self.cluster.devices.values())
         speed = {d.name: self.model.seconds(d) for d in all_}
         found: dict[tuple[str, ...], None] = {}
         for key in (lambda d: (speed[d.name],), lambda d: (-d.memory, speed[d.name])):
             ranked = sorted(all_, key=key)
-            for n in range(1, len(ranked) + 1):
-                chosen = sorted(
-                    ranked[:n], key=lambda d: (d.host, speed[d.name], d.name)
-                )
-                names = tuple(d.name for d in chosen)
-                if self.cluster.connected(names):
-                    found[names] = None
+            for some in (*self._linked(ranked), *_by_host(ranked)):
+                for n in range(1, len(some) + 1):
+                    chosen = sorted(
+                        some[:n], key=lambda d: (d.host, speed[d.name], d.name)
+                    )
+                    names = tuple(d.name for d in chosen)
+                    if self.cluster.connected(names):
+                        found[names] = None
         yield from found
+
+    def _linked(self, ranked: Sequence[Device]) -> Iterator[list[Device]]:
+        """Devices all linked with each other, the first as many as there are."""
+        while ranked:
+            some: list[Device] = []
+            for device in ranked:
+                if self.cluster.connected([d.name for d in (*some, device)]):
+                    some.append(device)
+            yield some
+            ranked = [device for device in ranked if device not in some]
 
     def _shapes(self, devices: int) -> Iterator[tuple[int, ...]]:
         """Sizes of the axes for so many devices; stages go with "dp" and "tp" only."""
@@ -340,6 +351,15 @@ class Space:
         gradients = parameters / (c.dp if c.zero >= 2 else 1)
         own = parameters / (c.dp if c.zero >= 3 else 1)
         return own + gradients + state + model.activations * left * share
+
+
+def _by_host(ranked: Sequence[Device]) -> list[list[Device]]:
+    """The devices of each host, those of hosts with the same devices once."""
+    hosts: dict[str, list[Device]] = {}
+    for device in ranked:
+        hosts.setdefault(device.host, []).append(device)
+    known = {tuple(d.facts for d in some): some for some in reversed(hosts.values())}
+    return [*known.values()]
 
 
 def _rows(devices: tuple[str, ...], dp: int) -> list[tuple[str, ...]]:

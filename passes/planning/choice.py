@@ -1,6 +1,7 @@
 """The answer of a search: the plans that were judged, as a table and as plain data."""
 
 from dataclasses import dataclass, field
+from glob import escape
 from typing import Any
 
 from pcp.passes.core.sizes import bytes_text
@@ -129,13 +130,16 @@ class Choice:
     def sharding(self, candidate: Candidate) -> dict[str, list[list[str]]]:
         """How tensors lie, as `--sharding` reads it; empty where `auto` does it."""
         cut = {
-            name: [[]] * d + [[axis]]
+            escape(name): [[]] * d + [[axis]]
             for axis, _, group in candidate.cuts(self.groups)
             for name, d in group.cut.items()
         }
         data = data_axes(candidate)
         if cut and any(data):
-            cut |= {n: [list(a) for a in data[:rank]] for n, rank in self.data.items()}
+            cut |= {
+                escape(n): [list(a) for a in data[:rank]]
+                for n, rank in self.data.items()
+            }
         return cut
 
 

@@ -118,6 +118,8 @@ def parse_axes(text: str) -> dict[str, int] | None:
                 f"pcp-plan: mesh={text}: {part!r} is not pp=N, dp=N, sp=N, ep=N or "
                 "tp=N; a plan has these axes"
             )
+        if axis in axes:
+            raise PassError(f'pcp-plan: mesh={text}: axis "{axis}" is said twice')
         axes[axis] = int(size)
     return axes
 

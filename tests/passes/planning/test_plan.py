@@ -105,6 +105,28 @@ def test_a_device_without_links_is_left_out() -> None:
     assert len(choice.best.candidate.devices) == 1
 
 
+def _sets(cluster: str) -> set[tuple[str, ...]]:
+    """The devices of all plans that cut a batch in two."""
+    space = _search("mlp", cluster, axes={"dp": 2}, zero=0).space
+    return {candidate.devices for candidate in space.candidates()}
+
+
+def test_devices_of_a_host_or_of_a_link_are_tried_together() -> None:
+    """Wherever they stand in the file, and whoever else is as fast."""
+    x, y = (f'{FAST}, host = "{host}"' for host in "xy")
+    linked = devices(x, y, x, y)
+    assert _sets(linked) == {("d0", "d1"), ("d0", "d2")}
+    within = ("@d0, @d2", "@d1, @d3")
+    lines = [
+        line
+        for line in linked.splitlines()
+        if "pcp.link" not in line or any(pair in line for pair in within)
+    ]
+    assert _sets("\n".join(lines)) == {("d0", "d2"), ("d1", "d3")}
+    alone = [s for s in lines if within[0] not in s]
+    assert _sets("\n".join(alone)) == {("d1", "d3")}
+
+
 @pytest.mark.slow  # a search of seconds
 def test_a_plan_that_fits_is_taken_though_slower() -> None:
     (whole,) = _search("mlp", devices(FAST), axes={"dp": 1}).run().judged
@@ -185,6 +207,11 @@ def test_the_pass_says_how_stages_run() -> None:
 def test_axes_that_no_plan_has(text: str) -> None:
     with pytest.raises(PassError, match="is not pp=N, dp=N, sp=N, ep=N or"):
         parse_axes(text)
+
+
+def test_an_axis_that_is_said_twice() -> None:
+    with pytest.raises(PassError, match='axis "dp" is said twice'):
+        parse_axes("dp=2,tp=2,dp=4")
 
 
 def test_a_mesh_larger_than_the_cluster() -> None:
