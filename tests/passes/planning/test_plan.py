@@ -107,8 +107,8 @@ def test_a_device_without_links_is_left_out() -> None:
 
 def _sets(cluster: str) -> set[tuple[str, ...]]:
     """The devices of all plans that cut a batch in two."""
-    space = _search("mlp", cluster, axes={"dp": 2}, zero=0).space
-    return {candidate.devices for candidate in space.candidates()}
+    search = _search("mlp", cluster, axes={"dp": 2}, zero=0)
+    return {candidate.devices for candidate in search.space.candidates()}
 
 
 def test_devices_of_a_host_or_of_a_link_are_tried_together() -> None:
