@@ -82,9 +82,8 @@ def test_the_wire_gives_the_bits_of_the_simulation(comms, name, dtype):
         comms,
         lambda c: [c.all_reduce(a[c.rank].copy(), algorithm=name) for a in given],
     )
-    for size, arrays, results in zip(
-        sizes, given, zip(*rows, strict=True), strict=True
-    ):
+    each = zip(*rows, strict=True)
+    for size, arrays, results in zip(sizes, given, each, strict=True):
         wanted = {result.tobytes() for result in simulate(name, arrays)}
         assert len(wanted) == 1
         assert {r.tobytes() for r in results} == wanted, f"of {size} elements"
