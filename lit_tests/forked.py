@@ -34,6 +34,7 @@ def tools() -> dict[str, Tool]:
     from pcp.compiler import catalog
     from pcp.dialect.context import parse
 
+    pcp.tools.extension.load_installed()  # looks at every package
     list(catalog.summaries())
     list(parse("func.func @main() { return }").body.operations)  # imports its class
     gc.collect()
