@@ -259,14 +259,14 @@ class Space:
         """The fastest shares that fit by the guess, and all rows equally full."""
         batch, kept, whole = self.model.batch, self._bytes(c, 0.0), self._bytes(c, 1.0)
         rooms = [min(map(self._room, row)) for row in _rows(c.devices, c.dp)]
-        left = [max(0.0, min(whole, room) - kept) for room in rooms]
+        left = [max(0.0, min(batch * whole, room) - kept) for room in rooms]
         if not all(left):
             return
         most = [int(some * batch / (whole - kept)) for some in left]
         if sum(most) >= batch:
             rates = self._rates(c.devices, c.dp)
             yield tuple(shares(batch, rates, most, least=1))
-        yield tuple(shares(batch, left, [None] * c.dp))
+        yield tuple(shares(batch, left, [None] * c.dp, least=1))
 
     # --- guesses ---
 

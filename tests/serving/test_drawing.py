@@ -1,9 +1,11 @@
 """Tokens that a program draws: numpy's, and left to numpy where it is not sure."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -205,6 +207,46 @@ def test_compiled_functions_draw_what_numpy_draws(
         assert found is not None
         assert found.token == NOT_FINITE
     assert sure > 60 * count
+
+
+@pytest.mark.slow  # compiles the functions by IREE for two members
+def test_members_draw_of_their_part_alone(tmp_path: Path) -> None:
+    """Without a word to each other: no program has a collective."""
+    rows, vocabulary, parts = 2, 104, 2
+    path = tmp_path / "sharding.json"
+    cut = {name: [[], ["tp"]] for name in sampler.IN_PARTS}
+    path.write_text(json.dumps({"tensors": cut}))
+    options = CompileOptions(
+        opt_level="O3",
+        mode="forward",
+        entry=f"{GREEDY}_{rows}",
+        targets=("cpu:host",),
+        mesh=f"tp={parts}",
+        sharding=str(path),
+        inflight=0,
+    )
+    bundle = driver.compile(_module(rows, vocabulary, parts), options)
+    devices = bundle.manifest.partition_mesh().devices
+    members = [Program.load(bundle, "local-sync", member=d) for d in devices]
+    width = vocabulary // parts
+    for seed in range(60):
+        logits = _logits(rows, vocabulary, seed)
+        wanted = _rows(rows, seed, vocabulary, cuts=False)
+        draw = draw_of(wanted, rows, parts)
+        assert draw is not None
+        found = []
+        for part, own in enumerate(np.split(logits, parts, 1)):
+            program, own = members[part], np.ascontiguousarray(own)
+            given = []
+            if draw.asked:
+                adjusted = own
+                for changes in draw.adjustments(rows, width, part):
+                    adjusted = program[f"{ADJUST}_{rows}"](adjusted, *changes)
+                given = [adjusted, draw.numbers]
+            drawn = program[draw.name(rows)](own, *given)
+            most = listed(own, draw.listed, part * width)
+            found.append(np.concatenate([drawn, most[:, None]], 2))
+        assert _check(np.concatenate(found, 1), logits, wanted) == rows
 
 
 # --- who draws ---

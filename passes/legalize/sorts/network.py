@@ -154,16 +154,15 @@ def _sorted(
     rows: _Rows, less: ir.Block, read: Sequence[int], keys: Sequence[Value]
 ) -> list[Value]:
     """The positions from which the elements came, and the keys in order."""
-    stages, i32 = rows.stages, ir.IntegerType.get_signless(32)
-    index = hlo.tensor((), i32)
+    index = hlo.tensor((), rows.index)
     start = [hlo.zeros(index), hlo.zeros(index), rows.along(), *keys]
     types = [x.type for x in start]
     loop = hlo.op("while", start, types, regions=2)
 
     def step(stage: Value, bit: Value, *carried: Value) -> list[Value]:
         kept = _exchanged(rows, less, read, stage, bit, carried)
-        one, last = hlo.constant_like(bit, 1), hlo.constant_like(bit, 0)
-        ends = hlo.compare("EQ", bit, last)
+        one = hlo.constant_like(bit, 1)
+        ends = hlo.compare("EQ", bit, hlo.zeros(bit.type))
         following = hlo.add(stage, one)
         return [
             hlo.select(ends, following, stage),
@@ -172,7 +171,7 @@ def _sorted(
         ]
 
     def goes_on(stage: Value, *_: Value) -> Value:
-        return hlo.compare("LT", stage, hlo.constant(stages, index))
+        return hlo.compare("LT", stage, hlo.constant(rows.stages, index))
 
     hlo.body(loop, types, goes_on)
     hlo.body(loop, types, step, region=1)
@@ -191,7 +190,7 @@ def _exchanged(
     shape = hlo.shape_of(carried[0])
 
     def spread(scalar: Value) -> Value:
-        return hlo.splat(hlo.convert(scalar, rows.index), shape)
+        return hlo.splat(scalar, shape)
 
     at = hlo.iota(hlo.tensor(shape, rows.index), 0)
     stride = hlo.shift_left(hlo.constant_like(bit, 1), bit)
