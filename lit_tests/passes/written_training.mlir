@@ -25,8 +25,8 @@ func.func @update(%w: tensor<4xf32>, %g: tensor<4xf32>, %step: tensor<i32>) -> (
 // CHECK-LABEL: func.func @outer(
 // CHECK-NOT: pcp.outer
 // CHECK: stablehlo.subtract %arg0, %arg1 : tensor<4xf32>
-// CHECK: "pcp.all_reduce"(%arg3) {{.*}}axes = ["dp"], kind = "sum", mesh = @m, ordered}
 // CHECK: "pcp.all_reduce"{{.*}} {axes = ["dp"], kind = "sum", mesh = @m, ordered}
+// CHECK: "pcp.all_reduce"(%arg3) {{.*}}axes = ["dp"], kind = "sum", mesh = @m, ordered}
 // CHECK: dense<0.899{{9+}}
 // CHECK: dense<5.000000e-01>
 "pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
@@ -39,8 +39,8 @@ func.func @outer(%anchor: tensor<4xf32>, %local: tensor<4xf32>, %m: tensor<4xf32
 
 // An average has no state.
 // CHECK-LABEL: func.func @average(
-// CHECK: "pcp.all_reduce"(%arg2)
 // CHECK: "pcp.all_reduce"
+// CHECK: "pcp.all_reduce"(%arg2)
 // CHECK: return
 func.func @average(%anchor: tensor<4xf32>, %local: tensor<4xf32>, %tokens: tensor<f32>) -> tensor<4xf32> {
   %t = builtin.unrealized_conversion_cast %anchor, %local, %tokens : tensor<4xf32>, tensor<4xf32>, tensor<f32> to tuple<tensor<4xf32>, tensor<4xf32>, tensor<f32>>
