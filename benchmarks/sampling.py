@@ -35,6 +35,11 @@ WAYS = {
     "with top_p 0.9": Sampling(temperature=0.8, top_p=0.9, seed=5),
     "with top_k 20": Sampling(temperature=0.8, top_k=20, seed=5),
     "with both": Sampling(temperature=0.7, top_k=20, top_p=0.8, seed=5),
+    "penalties": Sampling(
+        temperature=0.8, seed=5, repetition_penalty=1.1, presence_penalty=0.5
+    ),
+    "a bias, greedy": Sampling(logit_bias={7: 2.0, 50: -100.0}),
+    "20 logprobs": Sampling(temperature=0.8, seed=5, top_logprobs=20),
 }
 
 

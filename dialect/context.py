@@ -23,7 +23,11 @@ def make_context() -> ir.Context:
     Multithreading stays off: a module with Python verifiers hangs in a
     multithreaded context.
     """
-    context = ir.Context(load_on_create_dialects=_BUILT)
+    context = ir.Context(load_on_create_dialects=[])
+    for name in _BUILT:
+        # Loads it. `load_on_create_dialects` also imports Python's classes of its ops:
+        # those of linalg take a fifth of a second, and few programs have one.
+        context.get_dialect_descriptor(name)
     stablehlo.register_dialect(context)
     _load_chlo(context)
     from pcp.dialect.loading import load  # the ops need `ir` set up first

@@ -32,8 +32,11 @@ def tools() -> dict[str, Tool]:
     import pcp.tools.opt
     import pcp.tools.support.opt_command  # which pcp.tools.opt imports when it runs
     from pcp.compiler import catalog
+    from pcp.dialect.context import parse
 
+    pcp.tools.extension.load_installed()  # looks at every package
     list(catalog.summaries())
+    list(parse("func.func @main() { return }").body.operations)  # imports its class
     gc.collect()
     gc.freeze()  # else a fork's first collection copies all that was imported
     return {"pcp-opt": pcp.tools.opt.main, "filecheck": filecheck.main.main}

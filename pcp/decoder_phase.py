@@ -12,6 +12,13 @@ _SIZE = re.compile(r"(?:([1-9]\d*)x)?([1-9]\d*)")
 
 SAMPLERS = ("largest", "sample")
 """Functions of rows of logits: the most probable token of each, or a drawn one."""
+ADJUST = "adjust"
+"""The function that gives rows of logits with what a request wants of its tokens."""
+CHANGES = ("bias", "factor", "less")
+"""What changes a token's logit: `bias` is added, `factor` divides it (multiplies a
+negative one), and `less` is taken away."""
+CHANGED = 256
+"""Tokens of a row and a part of the vocabulary that one call of `ADJUST` changes."""
 ASKED = ("temperature", "low", "high", "positions", "top_k", "top_p", "min_p")
 """What `sample` is asked of a row, as 32-bit integers: floats by their bits."""
 FIELDS = ("value", "token", "logit", "largest", "total", "finite", "sure")
@@ -22,7 +29,7 @@ right one."""
 
 
 def sampler(kind: str, rows: int) -> str:
-    """The name of a function of `SAMPLERS`."""
+    """The name of a function of `SAMPLERS`, or of `ADJUST`."""
     return f"{kind}_{rows}"
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pcp.decoder_phase import KINDS, SAMPLERS, Phase, cache_place, sampler
+from pcp.decoder_phase import ADJUST, KINDS, SAMPLERS, Phase, cache_place, sampler
 from pcp.errors import BundleError
 from pcp.manifest import Function, Manifest
 from pcp.runtime.program.executor import DeviceArray, Program
-from pcp.serving.drawing import Draw
+from pcp.serving.drawing import Draw, listed
 from pcp.serving.weights import parameters
 
 _ROWS_OF_A_CALL = 16
@@ -120,9 +120,9 @@ def _sampled(
     """Of how many rows a program draws tokens, and of how many parts."""
     functions = manifest.functions
     rows = {phase.looked_at for found in phases.values() for phase in found}
-    names = {n: [sampler(kind, n) for kind in SAMPLERS] for n in rows}
+    names = {n: [sampler(k, n) for k in (*SAMPLERS, ADJUST)] for n in rows}
     here = {n: own for n, own in names.items() if all(f in functions for f in own)}
-    parts = {functions[f].results[0].shape[1] for own in here.values() for f in own}
+    parts = {functions[own[0]].results[0].shape[1] for own in here.values()}
     return frozenset(here), max(parts, default=1)
 
 
@@ -250,14 +250,25 @@ class CachedModel:
                 self.caches[call.slots[place[0]]][place[1]] = value
         return logits
 
-    def drawn(self, call: Call, logits: DeviceArray) -> np.ndarray | None:
-        """What is drawn of a call's logits; [rows, parts, ...] of these parts."""
-        if call.draw is None:
+    def drawn(
+        self, call: Call, logits: DeviceArray, part: int = 0
+    ) -> np.ndarray | None:
+        """What is drawn of a call's logits, `Rows.drawn`; of a part of the vocabulary
+        [rows, 1, ...].
+        """
+        if (draw := call.draw) is None:
             return None
-        asked = [call.draw.numbers] if call.draw.asked else []
-        function = self.program[call.draw.name(call.phase.looked_at)]
-        found: np.ndarray = function(logits, *asked)
-        return found
+        rows, width = logits.shape
+        adjusted = logits
+        for changes in draw.adjustments(rows, width, part):
+            adjust = self.program[sampler(ADJUST, rows)]
+            adjusted = adjust(adjusted, *changes, device_arrays=True)
+        given = [adjusted, draw.numbers] if draw.asked else []
+        found: np.ndarray = self.program[draw.name(rows)](logits, *given)
+        if not draw.listed:
+            return found
+        most = listed(logits.numpy(), draw.listed, part * width)
+        return np.concatenate([found, most[:, None]], 2)
 
     def _data(self, call: Call) -> Mapping[str, np.ndarray]:
         given = call.tokens, call.starts, call.counts

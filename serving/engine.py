@@ -107,11 +107,11 @@ class SlotEngine:
         """Sample a row's token, if all tokens before it were drafted right."""
         if not self._slots.holds(wanted):
             return
-        sampled = rows.sampled(wanted.drawn, wanted.slot)
+        row = wanted.drawn(self._slots.slots[wanted.slot])
+        sampled = rows.sampled(row, wanted.slot)
         if sampled is None:
-            history = self._slots.slots[wanted.slot].history(wanted.known)
-            given = (rows.logits()[wanted.row], wanted.sampling, history, wanted.slot)
-            sampled = sample(*given, wanted.mask)
+            given = (rows.logits()[row.row], row.sampling, row.history, wanted.slot)
+            sampled = sample(*given, row.mask)
         found.append(sampled)
         self._slots.sampled(wanted, found[-1].token)
         if found[-1].token == NOT_FINITE:

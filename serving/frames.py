@@ -3,7 +3,9 @@
     length, operations; of each: kind, its numbers
     CLEAR  slot
     CALL   1 for prefill, slots, rows, context, wanted, which slots, tokens, starts,
-           counts of a prefill, what is asked of each row that is drawn
+           counts of a prefill; where tokens are drawn, what is asked of each row,
+           how many tokens are listed, how many rows are changed, and of each: row,
+           how many words of bits and of changes, they
     STOP
 
 A tick fits into the first frame of `FIRST` numbers, or goes on in a second one that
@@ -18,7 +20,7 @@ import numpy as np
 from pcp.decoder_phase import ASKED, SAMPLERS, Phase
 from pcp.errors import ProtocolError
 from pcp.serving.cached_model import Call
-from pcp.serving.drawing import DRAWN, Draw
+from pcp.serving.drawing import DRAWN, Change, Draw
 
 FIRST = 512
 STOP, CLEAR, CALL = range(3)
@@ -49,8 +51,15 @@ def _of_call(call: Call) -> list[int]:
     phase = call.phase
     head = [CALL, int(phase.kind == "prefill"), phase.slots, phase.rows, phase.context]
     numbers = (*call.slots, *call.tokens, *call.starts, *call.counts)
-    asked = call.draw.asked if call.draw else ()
-    return [*head, _wanted(call), *numbers, *asked]
+    return [*head, _wanted(call), *numbers, *(_of_draw(call.draw) if call.draw else ())]
+
+
+def _of_draw(draw: Draw) -> list[int]:
+    found = [*draw.asked, draw.listed, len(draw.changes)]
+    for each in draw.changes:
+        words = [np.frombuffer(b, np.int32).tolist() for b in (each.bits, each.numbers)]
+        found += [each.row, *map(len, words), *words[0], *words[1]]
+    return found
 
 
 def _wanted(call: Call) -> int:
@@ -91,7 +100,16 @@ def _draw(reader: "_Reader", kind: int, phase: Phase) -> Draw:
     if kind >= len(SAMPLERS):
         raise ProtocolError(f"a control frame with a way {kind} to draw tokens")
     count = phase.looked_at * len(ASKED) if SAMPLERS[kind] == DRAWN else 0
-    return Draw(SAMPLERS[kind], tuple(reader.take(count)))
+    asked = tuple(reader.take(count))
+    listed, changed = reader.take(2)
+    changes = tuple(_change(reader) for _ in range(changed))
+    return Draw(SAMPLERS[kind], asked, changes, listed)
+
+
+def _change(reader: "_Reader") -> Change:
+    row, *counts = reader.take(3)
+    bits, numbers = (np.array(reader.take(n), np.int32).tobytes() for n in counts)
+    return Change(row, bits, numbers)
 
 
 class _Reader:

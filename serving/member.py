@@ -7,7 +7,7 @@ and meet where rank 0 listens, in the next one; they keep their program and weig
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -67,6 +67,7 @@ class Member:
         self.model = CachedModel(program, read.values, slots)
         self._fingerprint = read.fingerprint
         self._cut = ",".join(whole.results[0].layout.axes)
+        self._part = self.mesh.members[rank].get(self._cut, 0)
         self.world: Communicator | None = None
         self._groups: MeshGroups | None = None
 
@@ -116,6 +117,9 @@ class Member:
     def tell(self, order: Order) -> None:
         """Send an order to all others (rank 0)."""
         assert self.world is not None, "a member of a world"
+        if not self._cut:  # rank 0 draws alone
+            calls = tuple(replace(call, draw=None) for call in order.calls)
+            order = replace(order, calls=calls)
         numbers = encode(order)
         self.world.broadcast(np.array(numbers[:FIRST]))
         if len(numbers) > FIRST:
@@ -145,7 +149,7 @@ class Member:
         if not self._cut:
             drawn = None if self.rank else self.model.drawn(call, logits)
             return Rows(cache(logits.numpy), drawn)
-        drawn = self.model.drawn(call, logits)
+        drawn = self.model.drawn(call, logits, self._part)
         whole = self._whole(logits.numpy() if drawn is None else drawn)
         if whole is None:
             return None

@@ -18,7 +18,7 @@ from pcp.errors import UsageError
 from pcp.serving.cached_model import Call, Shapes
 from pcp.serving.drawing import LogitsRow, draw_of
 from pcp.serving.interface import Chunk, Sampling, Step, Tick
-from pcp.serving.sampling import History, check
+from pcp.serving.sampling import History, allowed, check
 
 
 @dataclass
@@ -44,10 +44,9 @@ class Wanted:
     sampling: Sampling
     mask: bytes | None
 
-    @property
-    def drawn(self) -> LogitsRow:
-        """As a program sees it."""
-        return LogitsRow(self.row, self.known, self.sampling, self.mask is not None)
+    def drawn(self, slot: Slot) -> LogitsRow:
+        """As a program sees it, of the slot."""
+        return LogitsRow(self.row, slot.history(self.known), self.sampling, self.mask)
 
 
 @dataclass(frozen=True)
@@ -113,6 +112,8 @@ class Slots:
             if not 0 <= each.slot < self._count:
                 raise UsageError(f"no slot {each.slot}; there are {self._count}")
             check(each.sampling, self._shapes.vocabulary)
+            if each.mask is not None:
+                allowed(each.mask, self._shapes.vocabulary)
         for chunk in tick.chunks:
             self._check_chunk(chunk)
         for step in tick.steps:
@@ -205,8 +206,8 @@ class Slots:
         rows, shapes = call.phase.looked_at, self._shapes
         if rows not in shapes.sampled:
             return call
-        rest = [each.drawn for each in wanted], rows, shapes.parts
-        return replace(call, draw=draw_of(*rest))
+        rest = [each.drawn(self.slots[each.slot]) for each in wanted]
+        return replace(call, draw=draw_of(rest, rows, shapes.parts))
 
     def _decode(
         self, steps: Sequence[tuple[Step, Sequence[int]]], found: list[Planned]

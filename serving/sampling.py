@@ -20,7 +20,14 @@ from pcp.serving.interface import Sampled, Sampling
 Logits = np.ndarray
 NOT_FINITE = -1
 """In place of a token, where the model's numbers are no numbers."""
-_COLDEST = 1e-30
+COLDEST = 1e-5
+"""Temperatures below are none: by less than noise nothing but the largest is left."""
+LARGEST = np.finfo(np.float32).max
+"""What a number is at most: of infinite ones the difference is none."""
+MOST_BIAS = 100
+"""Of `logit_bias`, as OpenAI has it."""
+_FAR = np.errstate(over="ignore")
+"""A logit that is less by more than there are numbers is -inf: never taken."""
 _NEAR = 8.0
 """Below the largest logit: among those so near is one that is large with its noise."""
 _REACHES = (4.0, 8.0, 16.0)
@@ -54,11 +61,17 @@ def check(sampling: Sampling, vocabulary: int) -> None:
     for name, right in ranges.items():
         if not right:
             raise UsageError(f"{name}={getattr(sampling, name)} is out of its range")
-    for token in sampling.logit_bias:
+    for token, bias in sampling.logit_bias.items():
         if not 0 <= token < vocabulary:
             raise UsageError(f"logit_bias: there is no token {token}")
+        if not abs(bias) <= MOST_BIAS:
+            raise UsageError(
+                f"logit_bias: {bias} of token {token} is not from {-MOST_BIAS} to "
+                f"{MOST_BIAS}"
+            )
 
 
+@_FAR
 def sample(
     logits: Logits,
     sampling: Sampling,
@@ -71,12 +84,13 @@ def sample(
         return Sampled(slot, NOT_FINITE, float("nan"))
     token = chosen(shaped(logits, sampling, history, mask), sampling, history)
     logprobs = log_softmax(logits)
-    top = most_probable(logprobs, sampling.top_logprobs)
+    top = most_probable(logits, sampling.top_logprobs)
     return Sampled(
         slot, token, float(logprobs[token]), tuple((t, float(logprobs[t])) for t in top)
     )
 
 
+@_FAR
 def shaped(
     logits: Logits, sampling: Sampling, history: History, mask: bytes | None
 ) -> Logits:
@@ -84,19 +98,41 @@ def shaped(
     found = logits.astype(np.float32)
     if mask is not None:
         found[~allowed(mask, len(found))] = -np.inf
-    for token, bias in sampling.logit_bias.items():
-        found[token] += np.float32(bias)
-    if sampling.repetition_penalty != 1:
-        seen = np.unique(np.asarray(history.tokens, np.int64))
-        factor = np.float32(sampling.repetition_penalty)
-        old = found[seen]
-        found[seen] = np.where(old > 0, old / factor, old * factor)
-    if sampling.frequency_penalty or sampling.presence_penalty:
-        made = np.asarray(history.generated, np.int64)
-        seen, counts = np.unique(made, return_counts=True)
-        often = np.float32(sampling.frequency_penalty) * counts.astype(np.float32)
-        found[seen] -= often + np.float32(sampling.presence_penalty)
+    if leaves_logits(sampling):
+        return found
+    tokens, numbers = changes(sampling, history)
+    bias, factor, less = numbers.T
+    old = found[tokens] + bias
+    old = np.where(old > 0, old / factor, old * factor) - less
+    found[tokens] = np.minimum(old, LARGEST)
     return found
+
+
+def leaves_logits(sampling: Sampling) -> bool:
+    """Whether no token has a bias or a penalty."""
+    return (
+        not (sampling.logit_bias or sampling.frequency_penalty)
+        and not sampling.presence_penalty
+        and sampling.repetition_penalty == 1
+    )
+
+
+def changes(sampling: Sampling, history: History) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens whose logits change, and `CHANGES` of each: [n], [n, 3] of f32."""
+    biased = np.fromiter(sampling.logit_bias, np.int64)
+    repeats = history.tokens if sampling.repetition_penalty != 1 else ()
+    seen = np.unique(np.asarray(repeats, np.int64))
+    counted = sampling.frequency_penalty or sampling.presence_penalty
+    generated = np.asarray(history.generated if counted else (), np.int64)
+    made, counts = np.unique(generated, return_counts=True)
+    tokens = np.unique(np.concatenate([biased, seen, made]))
+    numbers = np.tile(np.array([0, 1, 0], np.float32), (len(tokens), 1))
+    bias, factor, less = numbers.T
+    bias[np.searchsorted(tokens, biased)] = list(sampling.logit_bias.values())
+    factor[np.searchsorted(tokens, seen)] = sampling.repetition_penalty
+    often = np.float32(sampling.frequency_penalty) * counts.astype(np.float32)
+    less[np.searchsorted(tokens, made)] = often + np.float32(sampling.presence_penalty)
+    return tokens, numbers
 
 
 def allowed(mask: bytes, vocabulary: int) -> np.ndarray:
@@ -112,11 +148,12 @@ def allowed(mask: bytes, vocabulary: int) -> np.ndarray:
     return found
 
 
+@_FAR
 def chosen(logits: Logits, sampling: Sampling, history: History) -> int:
     """The most probable token, or one drawn from those that the cuts leave."""
-    if sampling.temperature == 0:
+    if not (heat := heat_of(sampling)):
         return int(np.argmax(logits))
-    logits = logits / heat(sampling)
+    logits = np.minimum(logits / heat, LARGEST)
     left = kept(logits, sampling)
     values, place = logits[left], (sampling.seed, len(history.tokens))
     # Noise is costly: it is made for those alone that it can make the largest.
@@ -126,9 +163,12 @@ def chosen(logits: Logits, sampling: Sampling, history: History) -> int:
     return int(left[near[np.argmax(values[near] + gumbel(*place, left[near]))]])
 
 
-def heat(sampling: Sampling) -> np.float32:
-    """What logits are divided by; by less they would become infinite, and so equal."""
-    return np.float32(max(sampling.temperature, _COLDEST))
+def heat_of(sampling: Sampling) -> np.float32:
+    """What logits are divided by; 0 where the most probable token is taken.
+
+    As in vLLM, next to no temperature is none.
+    """
+    return np.float32(sampling.temperature if sampling.temperature >= COLDEST else 0)
 
 
 def kept(logits: Logits, sampling: Sampling) -> np.ndarray:
@@ -182,13 +222,13 @@ def log_softmax(logits: Logits) -> Logits:
     return shifted - np.log(np.exp(shifted).sum())
 
 
-def most_probable(logprobs: Logits, count: int) -> list[int]:
+def most_probable(logits: Logits, count: int) -> list[int]:
     """The most probable tokens, the first one first; of equals the smaller number."""
     if not count:
         return []
-    least = np.partition(logprobs, -count)[-count]
-    found = np.flatnonzero(logprobs >= least)
-    return [int(t) for t in found[np.argsort(-logprobs[found], kind="stable")][:count]]
+    least = np.partition(logits, -count)[-count]
+    found = np.flatnonzero(logits >= least)
+    return [int(t) for t in found[np.argsort(-logits[found], kind="stable")][:count]]
 
 
 # --- noise ---

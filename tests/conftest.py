@@ -12,7 +12,7 @@ import psutil
 import pytest
 from _pytest.unraisableexception import gc_collect_iterations_key
 from helpers.repository.sources import ROOT
-from helpers.servers import compile_cache
+from helpers.servers import compile_cache, tester_reports
 from helpers.servers.costs import Costs
 from helpers.servers.interpreter import Interpreter
 from helpers.servers.iree_server import Iree
@@ -48,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if file.endswith(".py"):  # `--costs test_x.py` would write over the test
             raise pytest.UsageError(f"--costs {file}: a test; say --costs behind it")
         config.pluginmanager.register(Costs(file))
+    else:
+        tester_reports.say_less(config)
     folder = config.rootpath / ".pytest_cache" / "pcp"
     slow_too = config.getoption("markexpr") != "not slow"
     if not hasattr(config, "workerinput"):

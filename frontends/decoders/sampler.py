@@ -1,23 +1,31 @@
 """Sampling as StableHLO: what of `serving/sampling.py` needs no sorted numbers.
 
     largest_R(numbers[R, V]) -> drawn[R, M, 7]
-    sample_R(numbers[R, V], asked[R, 7]) -> drawn[R, M, 7]
+    sample_R(numbers[R, V], adjusted[R, V], asked[R, 7]) -> drawn[R, M, 7]
+    adjust_R(numbers[R, V], words[R, M, W], places[R, M, E], changes[R, M, E, 3])
+        -> adjusted[R, V]
 
 `numbers` are logits; `ASKED` and `FIELDS` of `decoder_phase` say what the seven are.
-A row's token is the largest of logit / temperature + noise. Of all tokens: if it is
+A row's token is the largest of adjusted / temperature + noise. Of all tokens: if it is
 one that the cuts leave, it is the largest of those, too. If it is none, then nothing
 less probable is left either, and the largest of the more probable ones is looked at.
 After `TRIES` the row is not sure, and its logits are for numpy.
 
+What is adjusted are the logits of few tokens, by `CHANGES` of each, and of all those
+that a mask hides: bit v of a row's words is 0. Where nothing is, `numbers` are given
+twice. More than E tokens are adjusted by several calls; a place may be there twice with
+equal changes.
+
 The vocabulary is in M equal parts, one for each member of a mesh that cuts it. Of a
 part alone nobody knows which tokens the cuts leave: of several, all are looked at.
+Words and places are of a part's own tokens.
 """
 
 from collections.abc import Callable
 from math import gcd
 
-from pcp.decoder_phase import ASKED, FIELDS, sampler
-from pcp.dialect import hlo
+from pcp.decoder_phase import ADJUST, ASKED, CHANGED, CHANGES, FIELDS, sampler
+from pcp.dialect import hlo, hlo_indexing
 from pcp.dialect.bindings import ir
 from pcp.dialect.threefry import threefry
 from pcp.frontends.decoders import layers
@@ -32,23 +40,91 @@ _LANES = 128
 """Numbers are folded so many at once, which vector units can; and then those."""
 _INTEGERS = {"low", "high", "positions", "top_k"}
 _LAST = (1 << 31) - 1
+_MOST = (2 - 2**-23) * 2.0**127
+_NEARLY = 1e-4
+"""Sums of a cut may be wrong by that share, and then the row is not sure."""
+IN_PARTS = ("numbers", "adjusted", "words", "places", "changes")
+"""Arguments that a mesh cuts with the vocabulary, along their second dimension."""
 
 
 def write(rows: int, vocabulary: int, parts: int) -> None:
-    """Both functions, for so many rows."""
-    numbers = Port("numbers", "data", hlo.tensor((rows, vocabulary), layers.f32()))
-    asked = Port("asked", "data", hlo.tensor((rows, len(ASKED)), _i32()))
-    shape = rows, parts, len(FIELDS)
-    drawn = Port("drawn", "result", hlo.tensor(shape, layers.f32()))
+    """The functions, for so many rows."""
+    made = _Ports(rows, vocabulary, parts)
+    shape = rows, parts, vocabulary // parts
 
-    def body(given: list[Value]) -> list[Value]:
-        x = hlo.reshape(given[0], [rows, parts, vocabulary // parts])
-        found = (_Drawn(x, given[1]) if given[1:] else _Rows(x)).found()
+    def drawn(given: list[Value]) -> list[Value]:
+        xs = [hlo.reshape(x, shape) for x in given[:2]]
+        found = (_Drawn(*xs, given[2]) if given[1:] else _Rows(*xs)).found()
         columns = [hlo.reshape(found[name], [rows, parts, 1]) for name in FIELDS]
         return [hlo.concatenate(columns, 2)]
 
-    write_function(sampler("largest", rows), [numbers], [drawn], body)
-    write_function(sampler("sample", rows), [numbers, asked], [drawn], body)
+    def adjusted(given: list[Value]) -> list[Value]:
+        numbers, words, places, changes = given
+        x = _changed(hlo.reshape(numbers, shape), places, changes)
+        return [hlo.reshape(_masked(x, words), [rows, vocabulary])]
+
+    made.write("largest", ["numbers"], "drawn", drawn)
+    made.write("sample", ["numbers", "adjusted", "asked"], "drawn", drawn)
+    made.write(ADJUST, ["numbers", "words", "places", "changes"], "adjusted", adjusted)
+
+
+class _Ports:
+    """What the functions take and give, by name."""
+
+    def __init__(self, rows: int, vocabulary: int, parts: int) -> None:
+        f32, i32, each = layers.f32(), _i32(), (rows, parts)
+        words = -(-vocabulary // parts // 32)
+        self.rows = rows
+        self.types = {
+            "numbers": hlo.tensor((rows, vocabulary), f32),
+            "adjusted": hlo.tensor((rows, vocabulary), f32),
+            "asked": hlo.tensor((rows, len(ASKED)), i32),
+            "words": hlo.tensor((*each, words), i32),
+            "places": hlo.tensor((*each, CHANGED), i32),
+            "changes": hlo.tensor((*each, CHANGED, len(CHANGES)), f32),
+            "drawn": hlo.tensor((*each, len(FIELDS)), f32),
+        }
+
+    def write(
+        self,
+        kind: str,
+        inputs: list[str],
+        result: str,
+        body: Callable[[list[Value]], list[Value]],
+    ) -> None:
+        """One function."""
+        taken = [Port(name, "data", self.types[name]) for name in inputs]
+        given = Port(result, "result", self.types[result])
+        write_function(sampler(kind, self.rows), taken, [given], body)
+
+
+def _changed(x: Value, places: Value, changes: Value) -> Value:
+    """With some logits as `CHANGES` say; x is [R, M, V / M]."""
+    each = hlo.shape_of(places)
+    bias, factor, less = (
+        hlo.reshape(hlo.slice_(changes, [0, 0, 0, i], [*each, i + 1]), each)
+        for i in range(len(CHANGES))
+    )
+    windows = hlo_indexing.Windows((), (2,), (0, 1), (0, 1), (2,), 3)
+    indices = hlo.reshape(places, [*each, 1])
+    old = hlo.add(hlo_indexing.gather(x, indices, windows, [1, 1, 1]), bias)
+    more = hlo.compare("GT", old, hlo.zeros(old.type))
+    new = hlo.select(more, hlo.divide(old, factor), hlo.multiply(old, factor))
+    new = hlo.minimum(hlo.subtract(new, less), hlo.constant_like(new, _MOST))
+    return hlo_indexing.scatter(x, indices, new, windows, lambda _, update: update)
+
+
+def _masked(x: Value, words: Value) -> Value:
+    """Without the tokens whose bit is 0."""
+    rows, parts, count = hlo.shape_of(x)
+    wide = (*hlo.shape_of(words), 32)
+    each = layers.along(words, wide, 0, 1, 2)
+    bits = hlo.shift_right_logical(each, hlo.iota(each.type, 3))
+    bits = hlo.reshape(bits, [rows, parts, wide[2] * 32])
+    bits = hlo.slice_(bits, [0, 0, 0], [rows, parts, count])
+    allowed = hlo.and_(bits, hlo.constant_like(bits, 1))
+    allowed = hlo.compare("NE", allowed, hlo.zeros(bits.type))
+    return hlo.select(allowed, x, hlo.constant_like(x, float("-inf")))
 
 
 def _i32() -> ir.Type:
@@ -128,7 +204,7 @@ class _Rows:
 class _Drawn(_Rows):
     """With noise, and without what the cuts leave out."""
 
-    def __init__(self, logits: Value, asked: Value) -> None:
+    def __init__(self, logits: Value, adjusted: Value, asked: Value) -> None:
         super().__init__(logits)
         self.asked = {name: self._column(asked, i) for i, name in enumerate(ASKED)}
         zero = hlo.zeros(self.asked["temperature"].type)
@@ -136,7 +212,8 @@ class _Drawn(_Rows):
         by = hlo.select(
             self.greedy, hlo.constant_like(zero, 1), self.asked["temperature"]
         )
-        self.x = hlo.divide(logits, self.rows(by))
+        x = hlo.divide(adjusted, self.rows(by))
+        self.x = hlo.minimum(x, hlo.constant_like(x, _MOST))
         noise = self._noise()
         none = hlo.zeros(noise.type)
         noisy = hlo.add(self.x, hlo.select(self.rows(self.greedy), none, noise))
@@ -204,14 +281,17 @@ class _Drawn(_Rows):
         k, p, least = (self._each(name) for name in ("top_k", "top_p", "min_p"))
         ranked = hlo.compare("GT", k, hlo.zeros(k.type))
         within = hlo.or_(hlo.compare("LT", count, k), hlo.not_(ranked))
-        within = hlo.and_(within, hlo.compare("GE", own, least))
-        sums = hlo.select(ranked, hlo.add(before, own), whole), whole
         uncut = hlo.compare("GE", p, hlo.constant_like(p, 1))
-        surely, perhaps = (
-            hlo.or_(uncut, hlo.compare("LT", before, hlo.multiply(p, each)))
-            for each in sums
-        )
+
+        def inside(whole: Value, by: float) -> Value:
+            """Of top-p and min-p, where the numbers are as wrong as `by` says."""
+            nucleus = hlo.multiply(p, hlo.multiply(whole, hlo.constant_like(p, by)))
+            enough = hlo.multiply(least, hlo.constant_like(p, 2 - by))
+            few = hlo.or_(uncut, hlo.compare("LT", before, nucleus))
+            return hlo.and_(within, hlo.and_(few, hlo.compare("GE", own, enough)))
+
+        least_sum = hlo.select(ranked, hlo.add(before, own), whole)
         greedy = layers.along(self.greedy, self.shape[:2], 0)
-        left = hlo.or_(greedy, hlo.and_(within, surely))
-        out = hlo.not_(hlo.or_(greedy, hlo.and_(within, perhaps)))
+        left = hlo.or_(greedy, inside(least_sum, 1 - _NEARLY))
+        out = hlo.not_(hlo.or_(greedy, inside(whole, 1 + _NEARLY)))
         return left, out, above

@@ -138,3 +138,25 @@ func.func @views(%x: tensor<4x5x6xf32>, %i: tensor<7x1xi32>) -> (tensor<7x5xf32>
   }) : (tensor<5x6xf32>) -> tensor<5x6xf32>
   return %0, %1, %2 : tensor<7x5xf32>, tensor<7x6xf32>, tensor<5x6xf32>
 }
+
+// -----
+
+// Many are sorted by a network, in a loop: what the comparator reads, and positions. By
+// those is gathered at last what goes along.
+// CHECK-LABEL: func.func @network
+func.func @network(%x: tensor<300xf32>, %y: tensor<300xi32>) -> (tensor<300xf32>, tensor<300xi32>) {
+  // CHECK: stablehlo.pad %{{.*}}, low = [0, 0], high = [0, 212]
+  // CHECK-NOT: stablehlo.sort
+  // CHECK: %[[LOOP:.*]]:4 = stablehlo.while({{.*}}) : tensor<i32>, tensor<i32>, tensor<512xi32>, tensor<512xf32>
+  // CHECK: stablehlo.shift_left
+  // CHECK: stablehlo.xor
+  // CHECK-COUNT-2: "stablehlo.gather"
+  // CHECK: stablehlo.slice
+  // CHECK: "stablehlo.gather"(%arg1,
+  %0:2 = "stablehlo.sort"(%x, %y) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<300xf32>, tensor<300xi32>) -> (tensor<300xf32>, tensor<300xi32>)
+  return %0#0, %0#1 : tensor<300xf32>, tensor<300xi32>
+}

@@ -11,3 +11,13 @@ def bytes_in(text: str) -> int | None:
     if match is None or match[2] not in UNITS:
         return None
     return int(float(match[1]) * UNITS[match[2]])
+
+
+def bytes_text(count: float) -> str:
+    """`349241` as `341.1 KiB`."""
+    size, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{count:.0f} B" if unit == "B" else f"{size:.1f} {unit}"

@@ -31,10 +31,10 @@ from pcp.passes.legalize import legalize_norms as norms
 from pcp.passes.legalize import legalize_pads as pads
 from pcp.passes.legalize import legalize_reductions as reductions
 from pcp.passes.legalize import legalize_scatters as scatters
-from pcp.passes.legalize import legalize_sorts as sorts
 from pcp.passes.legalize import legalize_trigonometry as trigonometry
 from pcp.passes.legalize import legalize_unsigned as unsigned
 from pcp.passes.legalize import legalize_windows as windows
+from pcp.passes.legalize.sorts import network, stable, top_k
 
 Values = Sequence[ir.Value]
 
@@ -51,7 +51,8 @@ class Legalize(Pass):
     - `batch_norm_*` and `map` are written out;
     - `cholesky` and `triangular_solve` become loops over blocks;
     - a `top_k` of few among many takes the largest so often, in a loop;
-    - a stable `sort` gets the position as a last key: IREE's is not stable;
+    - a `sort` of many elements becomes a network of compared pairs, in a loop;
+    - another stable `sort` gets the position as a last key: IREE's is not stable;
     - `power`, `atan2` and `cbrt` give what IEEE 754 says for negative bases, zeros
       and infinities;
     - `sine`, `cosine`, `tan`, `power`, `atan2` and `cbrt` of up to 32 bits are computed
@@ -173,7 +174,7 @@ BEFORE: Rules = {
     "chlo.erf": special.erf,
     "chlo.erf_inv": special.erf_inv,
     "chlo.sinh": special.sinh,
-    "chlo.top_k": sorts.few_of_many,
+    "chlo.top_k": top_k.few_of_many,
 }
 
 # What is made of these, complex quotients among it, is legalised, too.
@@ -182,6 +183,7 @@ FIRST: Rules = {
     "stablehlo.convolution": _first(reductions.of_nothing, windows.crop),
     "stablehlo.dot": reductions.of_nothing,
     "stablehlo.dot_general": reductions.of_nothing,
+    "stablehlo.sort": network.sort,
     "stablehlo.triangular_solve": linear_algebra.triangular_solve,
 }
 
@@ -216,7 +218,7 @@ RULES: Rules = {
     "stablehlo.scatter": scatters.scatter,
     "stablehlo.select_and_scatter": windows.select_and_scatter,
     "stablehlo.sine": _first(of_complex.sine, trigonometry.sine),
-    "stablehlo.sort": sorts.stable,
+    "stablehlo.sort": stable.stable,
     "stablehlo.sqrt": of_complex.sqrt,
     "stablehlo.tan": _first(of_complex.tan, trigonometry.tan),
     "stablehlo.tanh": of_complex.tanh,

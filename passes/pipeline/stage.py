@@ -61,7 +61,8 @@ class Stage(Pass):
     more is an error. So is state, but for a forward function in one microbatch: it
     lies on the stage that reads it. `pcp.stage` of a result says which stage gets it.
     What joins the batch but is made of data alone (how many labels count) is no
-    obstacle: each stage has all data, and makes it of that.
+    obstacle: each stage has all data, and makes it of that. So is a whole function of
+    data alone, beside others that have parameters.
 
     Leaves a `pcp.schedule` in each function: tasks fwd, bwd, wgrad (what no other
     stage waits for) for each stage and microbatch, opt for what needs the sum over
@@ -198,7 +199,7 @@ def _stage(function: ir.Operation, wanted: Wanted, mesh: Mesh, homes: Homes) -> 
     """Separate, assign, build."""
     others = {axis: size for axis, size in mesh.axes.items() if axis != AXIS}
     within = replace(mesh, axes=others, devices=())
-    if is_fed(function):
+    if is_fed(function) and not (homes and _is_of_data_alone(function)):
         _check_carried(function, wanted.microbatches)
         name_results(function)
         separated = separate(function, wanted.microbatches, within)
@@ -212,6 +213,12 @@ def _stage(function: ir.Operation, wanted: Wanted, mesh: Mesh, homes: Homes) -> 
         stages = assign_once(separated.flow, wanted.stages, homes, unlike=unlike)
     made = build_schedule(function, separated, stages, mesh, AXIS)
     made.walk(_unmark)
+
+
+def _is_of_data_alone(function: ir.Operation) -> bool:
+    """Whether nothing that it reads lies on a stage."""
+    given = funcs.argument_attributes(function)
+    return all(funcs.string(said, funcs.ROLE) == "data" for said in given)
 
 
 def _check_carried(function: ir.Operation, microbatches: int) -> None:

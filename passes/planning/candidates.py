@@ -8,23 +8,12 @@ only the promising ones are made and judged (`evaluation`, `pipelined`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from itertools import product
 
-from pcp.dialect.bindings import ir
 from pcp.passes.analysis.cluster import Cluster, Device, Link
-from pcp.passes.analysis.cost import size_bytes, work
-from pcp.passes.analysis.loops import trips
-from pcp.passes.analysis.storage import Storage
-from pcp.passes.core.functions import NAME, ROLE, argument_attributes, string
-from pcp.passes.core.walk import CONTROL_FLOW, block_of
-from pcp.passes.planning.cost import (
-    PlannedMember,
-    block_cost,
-    exchange_seconds,
-    wire_seconds,
-)
+from pcp.passes.planning.cost import exchange_seconds, wire_seconds
+from pcp.passes.planning.model_size import ModelSize
 from pcp.passes.planning.tensor_groups import (
     AXIS,
     EXPERTS,
@@ -43,6 +32,9 @@ MOST_MICROBATCHES = 8
 #: Orders of a pipeline's tasks, and how much of a full bubble each leaves: that of
 #: zero-bubble schedules holds a forward only, of three parts.
 SCHEDULES = {"1f1b": 1.0, "zb-h1": 1 / 3, "gpipe": 1.0}
+
+#: A guess of memory may be this much too high, and a plan be judged still.
+DOUBT = 1.5
 
 #: The axes of plans, the slowest first.
 AXES = ("pp", "dp", SEQUENCE, EXPERTS, AXIS)
@@ -101,96 +93,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Guess:
-    """Seconds and bytes of a candidate, before it is made."""
+    """Seconds of a candidate, before it is made, and how full its devices are.
+
+    1.0 is as full as the fullest can be.
+    """
 
     seconds: float
-    memory: float
-
-
-@dataclass(frozen=True)
-class ModelSize:
-    """What guesses need to know of a program: its forward function, its mode."""
-
-    function: ir.Operation
-    mode: str
-    batch: int
-    slots: int
-    """Tensors of the optimizer's state for each parameter."""
-    _seconds: dict[tuple, float] = field(default_factory=dict)
-
-    @cached_property
-    def parameters(self) -> int:
-        """Bytes of all parameters."""
-        return sum(
-            size_bytes(argument)
-            for argument, said in zip(
-                self._block.arguments, argument_attributes(self.function), strict=True
-            )
-            if string(said, ROLE) == "param"
-        )
-
-    @cached_property
-    def data(self) -> dict[str, int]:
-        """The tensors with a batch, by name; their ranks."""
-        said = argument_attributes(self.function)
-        return {
-            string(facts, NAME) or f"arg{i}": ir.RankedTensorType(argument.type).rank
-            for i, (argument, facts) in enumerate(
-                zip(self._block.arguments, said, strict=True)
-            )
-            if (string(facts, ROLE) or "data") == "data"
-            and ir.RankedTensorType(argument.type).rank
-        }
-
-    @property
-    def activations(self) -> int:
-        """Bytes that the forward stores, in every round of a loop."""
-        return self._kept[0]
-
-    @cached_property
-    def work(self) -> float:
-        """Operations and weighed bytes of the forward."""
-        return sum(work(view.operation) for view in self._block.operations)
-
-    def seconds(self, device: Device) -> float:
-        """The whole forward on one device."""
-        if device.facts not in self._seconds:
-            found = block_cost(self._block, PlannedMember.alone(device))
-            self._seconds[device.facts] = found.compute
-        return self._seconds[device.facts]
-
-    @property
-    def dispatches(self) -> int:
-        """How many results of the forward are stored."""
-        return self._kept[1]
-
-    @property
-    def boundary(self) -> float:
-        """Bytes that go from one pipeline stage to the next, about."""
-        return self.activations / max(1, self.dispatches)
-
-    @cached_property
-    def _kept(self) -> tuple[int, int]:
-        return _stored(self._block)
-
-    @property
-    def _block(self) -> ir.Block:
-        return block_of(self.function, 0)
-
-
-def _stored(block: ir.Block) -> tuple[int, int]:
-    """Bytes and number of the results that a block's ops store."""
-    stored = Storage.read(block).stored
-    bytes_ = count = 0
-    for op in (view.operation for view in block.operations):
-        made = [r for r in op.results if r in stored]
-        bytes_ += sum(map(size_bytes, made))
-        count += len(made)
-        if op.name in CONTROL_FLOW:
-            *_, body = sorted(_stored(region.blocks[0]) for region in op.regions)
-            times = trips(op) if op.name == "stablehlo.while" else 1
-            bytes_, count = bytes_ + times * body[0], count + times * body[1]
-    return bytes_, count
+    fullness: float
 
 
 # --- which there are ---
@@ -225,25 +134,38 @@ class Space:
                     self._choices(tp, ep),
                     self._flows(pp, dp),
                 ):
-                    yield Candidate(
+                    made = Candidate(
                         devices, dp, tp, zero, numbers, split, pp, *flow, sp, ep
                     )
+                    yield made
+                    yield from self._roomier(made)
 
     def _subsets(self) -> Iterator[tuple[str, ...]]:
-        """The fastest n, the roomiest n; those of one host side by side."""
+        """The fastest n, the roomiest n, of all and of a host; hosts side by side."""
         all_ = list(self.cluster.devices.values())
         speed = {d.name: self.model.seconds(d) for d in all_}
         found: dict[tuple[str, ...], None] = {}
         for key in (lambda d: (speed[d.name],), lambda d: (-d.memory, speed[d.name])):
             ranked = sorted(all_, key=key)
-            for n in range(1, len(ranked) + 1):
-                chosen = sorted(
-                    ranked[:n], key=lambda d: (d.host, speed[d.name], d.name)
-                )
-                names = tuple(d.name for d in chosen)
-                if self.cluster.connected(names):
-                    found[names] = None
+            for some in (*self._linked(ranked), *_by_host(ranked)):
+                for n in range(1, len(some) + 1):
+                    chosen = sorted(
+                        some[:n], key=lambda d: (d.host, speed[d.name], d.name)
+                    )
+                    names = tuple(d.name for d in chosen)
+                    if self.cluster.connected(names):
+                        found[names] = None
         yield from found
+
+    def _linked(self, ranked: Sequence[Device]) -> Iterator[list[Device]]:
+        """Devices all linked with each other, the first as many as there are."""
+        while ranked:
+            some: list[Device] = []
+            for device in ranked:
+                if self.cluster.connected([d.name for d in (*some, device)]):
+                    some.append(device)
+            yield some
+            ranked = [device for device in ranked if device not in some]
 
     def _shapes(self, devices: int) -> Iterator[tuple[int, ...]]:
         """Sizes of the axes for so many devices; stages go with "dp" and "tp" only."""
@@ -303,7 +225,7 @@ class Space:
     def _split(
         self, devices: tuple[str, ...], pp: int, dp: int
     ) -> tuple[int, ...] | None:
-        """Shares of the batch by speed; empty if all are alike, None if one is 0.
+        """Shares of the batch by speed, of each at least one; empty if all are alike.
 
         Stages share evenly, so that microbatches are equal: None where they cannot.
         """
@@ -311,26 +233,55 @@ class Space:
             return ()
         if pp > 1:
             return None if self.model.batch % dp else ()
-        inner = len(devices) // dp
-        rows = [devices[i * inner : (i + 1) * inner] for i in range(dp)]
-        known = self.among(devices).devices
-        rates = [min(1 / self.model.seconds(known[d]) for d in row) for row in rows]
+        rates = self._rates(devices, dp)
         if alike(rates):
             return ()
-        sizes = shares(self.model.batch, rates, [None] * dp)
-        return tuple(sizes) if min(sizes) else None
+        return tuple(shares(self.model.batch, rates, [None] * dp, least=1))
+
+    def _rates(self, devices: tuple[str, ...], dp: int) -> list[float]:
+        """What each row of "dp" makes in a second: all wait for its slowest."""
+        known = self.among(devices).devices
+        # A program may cost nothing by the model: then all are alike.
+        speeds = {d: 1 / max(self.model.seconds(known[d]), 1e-12) for d in devices}
+        return [min(speeds[d] for d in row) for row in _rows(devices, dp)]
+
+    def _roomier(self, c: Candidate) -> Iterator[Candidate]:
+        """The same with shares by memory, where those by speed may not fit."""
+        if c.dp == 1 or c.pp > 1 or DOUBT * self.guess(c).fullness <= 1:
+            return
+        even, more = divmod(self.model.batch, c.dp)
+        usual = c.split or tuple(even + (i < more) for i in range(c.dp))
+        for sizes in dict.fromkeys(self._by_memory(c)):
+            if min(sizes) and sizes != usual:
+                yield replace(c, split=sizes)
+
+    def _by_memory(self, c: Candidate) -> Iterator[tuple[int, ...]]:
+        """The fastest shares that fit by the guess, and all rows equally full."""
+        batch, kept, whole = self.model.batch, self._bytes(c, 0.0), self._bytes(c, 1.0)
+        rooms = [min(map(self._room, row)) for row in _rows(c.devices, c.dp)]
+        left = [max(0.0, min(batch * whole, room) - kept) for room in rooms]
+        if not all(left):
+            return
+        most = [int(some * batch / (whole - kept)) for some in left]
+        if sum(most) >= batch:
+            rates = self._rates(c.devices, c.dp)
+            yield tuple(shares(batch, rates, most, least=1))
+        yield tuple(shares(batch, left, [None] * c.dp, least=1))
 
     # --- guesses ---
 
     def guess(self, candidate: Candidate) -> Guess:
-        """Seconds and bytes of the busiest member."""
+        """Seconds of the busiest member, bytes of the fullest."""
         parts = [
             self._member(candidate, name, i // candidate.inner % candidate.dp)
             for i, name in enumerate(candidate.devices)
         ]
         return Guess(
-            max(part.seconds for part in parts), max(part.memory for part in parts)
+            max(part.seconds for part in parts), max(part.fullness for part in parts)
         )
+
+    def _room(self, name: str) -> float:
+        return self.cluster.devices[name].memory
 
     def _member(self, c: Candidate, name: str, row: int) -> Guess:
         model, device = self.model, self.among(c.devices).devices[name]
@@ -344,7 +295,7 @@ class Space:
         return Guess(
             self._in_turn(c, device, busy, share)
             + self._wire(c, device, cuts, share, parameters),
-            self._memory(c, cuts, share, parameters),
+            self._bytes(c, share) / self._room(name),
         )
 
     def _in_turn(
@@ -385,11 +336,11 @@ class Space:
             total += rounds * _sum_seconds(c.dp * c.sp, parameters, link, device)
         return total
 
-    def _memory(
-        self, c: Candidate, cuts: Cuts, share: float, parameters: float
-    ) -> float:
+    def _bytes(self, c: Candidate, share: float) -> float:
         """Parameters, gradients and state by ZeRO stage; what the forward stores."""
-        model = self.model
+        model, cuts = self.model, c.cuts(self.groups)
+        held = _left(cuts, model.parameters, lambda group: group.parameter_bytes)
+        parameters = model.parameters * held / c.pp
         left = _left(cuts, model.activations, lambda group: group.activations)
         share /= c.pp
         if model.mode == "forward":
@@ -400,6 +351,21 @@ class Space:
         gradients = parameters / (c.dp if c.zero >= 2 else 1)
         own = parameters / (c.dp if c.zero >= 3 else 1)
         return own + gradients + state + model.activations * left * share
+
+
+def _by_host(ranked: Sequence[Device]) -> list[list[Device]]:
+    """The devices of each host, those of hosts with the same devices once."""
+    hosts: dict[str, list[Device]] = {}
+    for device in ranked:
+        hosts.setdefault(device.host, []).append(device)
+    known = {tuple(d.facts for d in some): some for some in reversed(hosts.values())}
+    return [*known.values()]
+
+
+def _rows(devices: tuple[str, ...], dp: int) -> list[tuple[str, ...]]:
+    """The devices at each place of "dp"."""
+    inner = len(devices) // dp
+    return [devices[i * inner : (i + 1) * inner] for i in range(dp)]
 
 
 def _left(cuts: Cuts, whole: float, of: Callable[[Group], float]) -> float:

@@ -1,8 +1,10 @@
 """The answer of a search: the plans that were judged, as a table and as plain data."""
 
 from dataclasses import dataclass, field
+from glob import escape
 from typing import Any
 
+from pcp.passes.core.sizes import bytes_text
 from pcp.passes.planning.candidates import Candidate
 from pcp.passes.planning.evaluation import BATCH, Judged, data_axes
 from pcp.passes.planning.tensor_groups import SEQUENCE, Groups
@@ -50,11 +52,9 @@ class Choice:
         mark = "" if j.fits else f"  needs more memory than @{j.fullest} has"
         mark = "  <- taken" if j is self.best else mark
         ms, waiting = (1e3 * s for s in (j.cost.seconds, j.cost.waiting))
+        sent, held = bytes_text(j.cost.sent), bytes_text(j.memory)
         count = f"{len(j.candidate.devices)} of {len(self.devices)}"
-        return (
-            f"{ms:9.2f} {waiting:9.2f} {mib(j.cost.sent):>10} {mib(j.memory):>10}  "
-            f"{count}{mark}"
-        )
+        return f"{ms:9.2f} {waiting:9.2f} {sent:>10} {held:>10}  {count}{mark}"
 
     def _of_best(self) -> list[str]:
         best, rows = self.best, []
@@ -130,20 +130,18 @@ class Choice:
     def sharding(self, candidate: Candidate) -> dict[str, list[list[str]]]:
         """How tensors lie, as `--sharding` reads it; empty where `auto` does it."""
         cut = {
-            name: [[]] * d + [[axis]]
+            escape(name): [[]] * d + [[axis]]
             for axis, _, group in candidate.cuts(self.groups)
             for name, d in group.cut.items()
         }
         data = data_axes(candidate)
         if cut and any(data):
-            cut |= {n: [list(a) for a in data[:rank]] for n, rank in self.data.items()}
+            cut |= {
+                escape(n): [list(a) for a in data[:rank]]
+                for n, rank in self.data.items()
+            }
         return cut
 
 
 def _list(values: tuple[int, ...]) -> str:
     return ",".join(map(str, values))
-
-
-def mib(count: float) -> str:
-    """Bytes as people read them."""
-    return f"{count / (1 << 20):.1f} MiB"

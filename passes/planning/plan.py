@@ -19,10 +19,17 @@ from pcp.passes.core.functions import (
     symbol_name,
 )
 from pcp.passes.core.rewriting import functions, refuse
+from pcp.passes.core.sizes import bytes_text
 from pcp.passes.core.walk import block_of, walk
 from pcp.passes.planning import pipelined, tensor_groups
-from pcp.passes.planning.candidates import AXES, Candidate, Guess, ModelSize, Space
-from pcp.passes.planning.choice import Choice, mib
+from pcp.passes.planning.candidates import (
+    AXES,
+    DOUBT,
+    Candidate,
+    Guess,
+    Space,
+)
+from pcp.passes.planning.choice import Choice
 from pcp.passes.planning.evaluation import (
     BETWEEN,
     STEPS,
@@ -31,15 +38,13 @@ from pcp.passes.planning.evaluation import (
     add_mesh,
     annotate,
 )
+from pcp.passes.planning.model_size import ModelSize
 from pcp.passes.sharding.inline_calls import inline_calls
 from pcp.passes.sharding.mesh import read_meshes
 
 #: Ops that are partitioned in a search, all candidates together: a bound on its time.
 WORK = 16_000
 FEWEST, MOST = 4, 24
-
-#: A guess of memory may be this much too high for a candidate to be judged still.
-DOUBT = 1.5
 
 #: A mesh whose best guess is this much slower than the best is not judged for variety.
 HOPELESS = 2.5
@@ -113,6 +118,8 @@ def parse_axes(text: str) -> dict[str, int] | None:
                 f"pcp-plan: mesh={text}: {part!r} is not pp=N, dp=N, sp=N, ep=N or "
                 "tp=N; a plan has these axes"
             )
+        if axis in axes:
+            raise PassError(f'pcp-plan: mesh={text}: axis "{axis}" is said twice')
         axes[axis] = int(size)
     return axes
 
@@ -251,7 +258,7 @@ class Search:
         found = Found(self.judge)
         found.add(self._promising(guesses)[:limit])
         if not any(j.fits for j in found.judged.values()):
-            least = sorted(guesses, key=lambda c: (guesses[c].memory, str(c)))
+            least = sorted(guesses, key=lambda c: (guesses[c].fullness, str(c)))
             found.add(least[:limit])
         judged = tuple(sorted(found.judged.values(), key=self._order))
         if not any(j.fits for j in judged):
@@ -263,21 +270,21 @@ class Search:
 
     def _promising(self, guesses: dict[Candidate, Guess]) -> list[Candidate]:
         """By guessed time, those that may fit; a variety of meshes before all."""
-        rooms = {
-            c: min(self.space.cluster.devices[d].memory for d in c.devices)
-            for c in guesses
-        }
-        fit = [c for c in guesses if guesses[c].memory <= DOUBT * rooms[c]]
+        fit = [c for c in guesses if guesses[c].fullness <= DOUBT]
         times = {c: self._time(c, guesses[c].seconds) for c in fit}
         ordered = sorted(fit, key=lambda c: (times[c], str(c)))
         first: dict[tuple, Candidate] = {}
+        sure: dict[tuple, Candidate] = {}
         orders: dict[tuple, Candidate] = {}
         for c in ordered:
             if times[c] <= HOPELESS * times[ordered[0]]:
                 shape = (c.devices, *c.axes.items())
                 first.setdefault(shape, c)
+                if guesses[c].fullness <= 1:
+                    sure.setdefault(shape, c)
                 orders.setdefault((*shape, c.schedule), c)
-        return list(dict.fromkeys([*first.values(), *orders.values(), *ordered]))
+        variety = [*first.values(), *sure.values(), *orders.values()]
+        return list(dict.fromkeys([*variety, *ordered]))
 
     def _time(self, c: Candidate, seconds: float) -> float:
         """Of a step; among islands that of all of them for a batch of one."""
@@ -301,8 +308,8 @@ class Search:
         refuse(
             self.module,
             f"nothing fits: the least memory is that of {least.candidate}, "
-            f"{mib(least.memory)} on @{least.fullest}, which has "
-            f"{mib(least.room)}; use a smaller batch, a smaller model, or "
+            f"{bytes_text(least.memory)} on @{least.fullest}, which has "
+            f"{bytes_text(least.room)}; use a smaller batch, a smaller model, or "
             "more devices",
         )
 

@@ -328,7 +328,7 @@ def _warn_of_software(uri: str) -> None:
     """Mesa's LP_MAX_TGSI_LOOP_ITERATIONS: a shader's loops have 65,535 turns in all."""
     warnings.warn(
         f"{uri} is Mesa's llvmpipe, in software: it ends the loops of a kernel after "
-        "65,535 turns in all, so sums, sorts and scatters of more are wrong. "
+        "65,535 turns in all, so sums and scatters of more are wrong. "
         "Compute on a GPU, or on the CPU: --target cpu:host --device local-task",
         RuntimeWarning,
         stacklevel=2,

@@ -8,12 +8,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from pcp.serving.sampling import MOST_BIAS
+
 MOST_CHOICES = 16
 MOST_STOPS = 16
 MOST_LOGPROBS = 20
 MOST_SLOTS = 1024
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
+Bias = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]
 
 
 class TextPart(BaseModel):
@@ -77,7 +80,7 @@ class TextRequest(BaseModel):
     presence_penalty: Number = Field(0.0, ge=-2, le=2)
     frequency_penalty: Number = Field(0.0, ge=-2, le=2)
     repetition_penalty: Number = Field(1.0, gt=0, le=10)
-    logit_bias: dict[int, Number] | None = None
+    logit_bias: dict[int, Bias] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     ignore_eos: bool = False

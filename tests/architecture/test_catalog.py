@@ -6,7 +6,7 @@ import re
 
 import pytest
 from helpers.present import present
-from helpers.repository.sources import ROOT, sources
+from helpers.repository.sources import ROOT, nodes, sources
 
 from pcp.compiler.catalog import PASSES, lookup
 from pcp.passes.core.base import Pass
@@ -54,7 +54,7 @@ def passes_defined(source: str) -> set[str]:
     """The `name = "pcp-..."` of each class in a source."""
     return {
         value
-        for node in ast.walk(ast.parse(source))
+        for node in (nodes(source) if '"pcp-' in source else ())
         if isinstance(node, ast.ClassDef)
         for statement in node.body
         if isinstance(statement, ast.Assign)

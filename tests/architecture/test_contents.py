@@ -15,6 +15,8 @@ EXEMPT = {"tests/architecture/test_contents.py"}
 
 def findings(text: str) -> list[str]:
     """Lines with a path or host that exists on one machine only."""
+    if not FORBIDDEN.search(text):
+        return []
     return [line.strip() for line in text.splitlines() if FORBIDDEN.search(line)]
 
 

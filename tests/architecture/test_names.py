@@ -4,10 +4,11 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 
 import pytest
-from helpers.repository.sources import ROOMS, ROOT, sources
+from helpers.repository.sources import ROOMS, ROOT, nodes, sources
 
 from pcp.compiler.catalog import PASSES
 
@@ -26,16 +27,18 @@ def rows() -> list[tuple[str, str, str, str]]:
     return [(word, *rest) for word, *rest in found if word != "word"]
 
 
-def classes(room: str) -> Iterator[tuple[str, str]]:
+@cache
+def classes(room: str) -> tuple[tuple[str, str], ...]:
     """Every public class at the top of a module of a room: name and module."""
-    for path in sources(room):
-        module = "pcp." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                yield node.name, module
+    return tuple(
+        (node.name, "pcp." + ".".join(path.relative_to(ROOT).with_suffix("").parts))
+        for path in sources(room)
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
 
 
-def twice(found: Iterator[tuple[str, str]]) -> Mapping[str, list[str]]:
+def twice(found: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
     """Class names that stand for more than one thing, and where."""
     homes: dict[str, list[str]] = {}
     for name, module in found:
@@ -50,7 +53,7 @@ def test_a_class_name_is_there_once_in_its_room(room):
 
 
 def test_a_second_class_of_a_name_is_found():
-    assert twice(iter([("Member", "a"), ("Member", "b"), ("Group", "a")])) == {
+    assert twice([("Member", "a"), ("Member", "b"), ("Group", "a")]) == {
         "Member": ["a", "b"]
     }
 
@@ -124,7 +127,7 @@ def replaced(room: str) -> set[str]:
 
 def identifiers(source: str) -> Iterator[str]:
     """The functions, classes, parameters, variables and attributes of a source."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         match node:
             case ast.FunctionDef(name=str(name)) | ast.ClassDef(name=str(name)):
                 yield name
@@ -162,7 +165,7 @@ PLAIN = {
 
 def prose(source: str) -> Iterator[str]:
     """The comments, documentation and messages of a source, without code in them."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if " " in node.value.strip():
                 yield " ".join(re.sub(CODE, "", node.value).split())

@@ -49,6 +49,8 @@ ONE: dict[str, tuple[str, set[str]]] = {
 
 def having(pattern: str, source: str) -> list[str]:
     """The lines of a source in which that stands."""
+    if not re.search(pattern, source, re.MULTILINE):
+        return []
     return [line for line in source.splitlines() if re.search(pattern, line)]
 
 

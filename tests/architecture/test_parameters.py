@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from helpers.repository.sources import ROOT, sources
+from helpers.repository.sources import ROOT, nodes, sources
 
 MOST = 8
 #: What a frame has on the wire, which `frame.py` describes field by field.
@@ -16,7 +16,7 @@ def too_many(source: str) -> list[str]:
     """Functions with more, `self` and `cls` not counted; `**options` counts as one."""
     return [
         f"{node.name} takes {count}"
-        for node in ast.walk(ast.parse(source))
+        for node in nodes(source)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         if (count := _parameters(node)) > MOST
     ]

@@ -5,10 +5,10 @@ In docstrings, and in the documents but for the guide, which tells a story.
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 
 import pytest
-from helpers.repository.sources import ROOMS, ROOT, sources
+from helpers.repository.sources import ROOMS, ROOT, nodes, sources
 
 FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 PAGES = ("README.md", "CONTRIBUTING.md", *sorted(
@@ -23,12 +23,15 @@ PERSON = re.compile(
 HEADLESS = re.compile(r"(?:Of|What|Whose|Whom|It|They|That|Said)\b")
 
 
-def strings(source: str) -> Iterator[str]:
+@cache
+def strings(source: str) -> tuple[str, ...]:
     """The docstrings of a source, of its attributes too, each on one line."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                yield " ".join(node.value.value.split())
+    values = (
+        node.value.value
+        for node in nodes(source)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    )
+    return tuple(" ".join(text.split()) for text in values if isinstance(text, str))
 
 
 def sentences(source: str) -> list[str]:
@@ -55,7 +58,7 @@ def test_a_docstring_without_a_noun_is_found(text: str) -> None:
 @pytest.mark.parametrize("room", ["pcp", *ROOMS])
 def test_subjects_are_nouns(room: str) -> None:
     files = sources(room)
-    assert sum(len(list(strings(file.read_text()))) for file in files) > 30
+    assert sum(len(strings(file.read_text())) for file in files) > 30
     found = {
         str(file.relative_to(ROOT)): said
         for file in files

@@ -4,12 +4,13 @@ Nor does any module that it imports, directly or through others.
 """
 
 import ast
+import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from helpers.present import present
-from helpers.repository.sources import ROOT, imported
+from helpers.repository.sources import ROOT, imported, nodes
 
 from pcp import errors
 from pcp.runtime.group import membership
@@ -27,6 +28,7 @@ OUTSIDE = {
     *("time", "datetime", "random", "secrets", "logging"),
 }
 CALLS = {"open", "print", "input", "exec", "eval"}
+CALLED = re.compile(rf"\b({'|'.join(sorted(CALLS))})\(")
 FILE_NAMES = {errors.__name__, experiment.__name__}
 """They know paths: to name a file in an error, or to read one for somebody else."""
 GIVEN = {election.__name__: {"random"}}
@@ -62,7 +64,7 @@ def outside(source: str) -> set[str]:
     modules = {module.split(".")[0] for module in imported(source)}
     calls = {
         node.func.id
-        for node in ast.walk(ast.parse(source))
+        for node in (nodes(source) if CALLED.search(source) else ())
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
     return (modules & OUTSIDE) | (calls & CALLS)

@@ -134,6 +134,9 @@ def _derived(seed: int) -> str:
     return renamed(pcp.run_passes(found, f"pcp-grad,pcp-jvp,{LEGAL}"), f"p{seed}_")
 
 
+# Slow: the interpreter has such derivatives above, and IREE such carries in
+# tests/passes/legalize/test_keep_carries.py.
+@pytest.mark.slow
 def test_drawn_gradients_and_tangents_in_iree(
     iree: Iree, interpreter: Interpreter
 ) -> None:

@@ -62,8 +62,10 @@ def _prompt(number: int) -> list[int]:
 
 
 def _request(number: int, slot: int) -> Request:
-    """Greedy, drawn by numpy, or drawn by the program."""
-    found = (GREEDY, SEEDED, replace(SEEDED, top_logprobs=0), SEEDED)[number % 4]
+    """Greedy, drawn, and drawn with penalties."""
+    bias = {5: 1.5, 90: -100.0}
+    other = replace(SEEDED, top_logprobs=0, repetition_penalty=1.3, logit_bias=bias)
+    found = (GREEDY, SEEDED, other, SEEDED)[number % 4]
     sampling = replace(found, seed=found.seed + number)
     return Request(number, _prompt(number), 20, slot, sampling, chunk=1 + 3 * number)
 

@@ -8,14 +8,16 @@ import pytest
 from pcp.decoder_phase import Phase
 from pcp.errors import ProtocolError
 from pcp.serving.cached_model import Call
-from pcp.serving.drawing import DRAWN, GREEDY, Draw
+from pcp.serving.drawing import DRAWN, GREEDY, Change, Draw
 from pcp.serving.frames import FIRST, Order, decode, encode
 
 DECODE = Call(Phase("decode", 2, 1, 64), (3, 1), (7, 9), (0, 63), wanted=False)
 DRAFTED = Call(Phase("decode", 1, 3, 64), (3,), (7, 9, 1), (5,))
 PREFILL = Call(Phase("prefill", 1, 4, 64), (2,), (1, 2, 3, 0), (60,), (3,))
-MOST = replace(PREFILL, draw=Draw(GREEDY))
+MOST = replace(PREFILL, draw=Draw(GREEDY, listed=5))
 SAMPLE = replace(DECODE, wanted=True, draw=Draw(DRAWN, tuple(range(-7, 7))))
+CHANGES = (Change(1, bytes(range(8)), b""), Change(0, b"", bytes(range(16, 48))))
+CHANGED = replace(SAMPLE, draw=Draw(DRAWN, tuple(range(14)), CHANGES))
 SEVERAL = Call(Phase("prefill", 2, 2, 64), (2, 0), (1, 2, 3, 0), (9, 0), (2, 1))
 
 
@@ -25,7 +27,7 @@ SEVERAL = Call(Phase("prefill", 2, 2, 64), (2, 0), (1, 2, 3, 0), (9, 0), (2, 1))
         Order(),
         Order(stop=True),
         Order((4, 0), (PREFILL, DECODE, DRAFTED, SEVERAL)),
-        Order((1,), (MOST, SAMPLE, DECODE)),
+        Order((1,), (MOST, SAMPLE, DECODE, CHANGED, MOST)),
         Order(calls=(PREFILL, DECODE) * 40),
     ],
 )

@@ -208,6 +208,13 @@ def test_what_operators_ask(server) -> None:
             "logit_bias",
         ),
         (
+            TEXT,
+            b'{"prompt": "x", "logit_bias": {"9": -100.5}}',
+            400,
+            "invalid_value",
+            "logit_bias.9",
+        ),
+        (
             CHAT,
             b'{"messages": [{"role": "user", "content": "x"}], "tools": [{"a": 1}]}',
             400,

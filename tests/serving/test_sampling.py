@@ -9,6 +9,7 @@ from pcp.serving.interface import Sampling
 from pcp.serving.sampling import (
     LARGEST_NOISE,
     History,
+    check,
     chosen,
     gumbel,
     kept,
@@ -88,6 +89,27 @@ def test_next_to_nothing_of_heat_takes_the_most_probable(temperature: float) -> 
     sampling = Sampling(temperature=temperature, seed=3)
     for logits in ([5.0, 9.0, 7.0], [-9.0, -5.0, -7.0], [-1e6, 1e6, 0.0]):
         assert chosen(np.array(logits, np.float32), sampling, NONE) == 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-5, 1.0])
+@pytest.mark.parametrize("cuts", [{}, {"top_p": 0.9}, {"min_p": 0.1, "top_k": 3}])
+def test_huge_logits_are_no_infinite_ones(
+    temperature: float, cuts: dict[str, float]
+) -> None:
+    """Neither divided by little nor by a penalty; what is less by so much is out."""
+    logits = np.array([1e30, 3e38, -3e38, 0.0], np.float32)
+    sampling = Sampling(temperature, repetition_penalty=0.1, **cuts)
+    for history in (NONE, History([1, 2], 1)):
+        found = shaped(logits, sampling, history, None)
+        assert (found <= np.finfo(np.float32).max).all()
+        assert sample(logits, sampling, history, 0).token == 1
+
+
+@pytest.mark.parametrize("bias", [-100.5, 101.0, float("inf"), float("nan")])
+def test_a_bias_is_what_openai_allows(bias: float) -> None:
+    check(Sampling(logit_bias={3: -100.0, 4: 100.0}), 50)
+    with pytest.raises(UsageError, match="of token 3 is not from -100 to 100"):
+        check(Sampling(logit_bias={3: bias}), 50)
 
 
 def test_cuts_are_as_defined() -> None:

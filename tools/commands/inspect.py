@@ -19,9 +19,9 @@ from pcp.bundle import (
     manifest_bytes,
 )
 from pcp.errors import ConfigError, UsageError
+from pcp.passes.core.sizes import bytes_text as _bytes
 from pcp.runtime.program import threads
 from pcp.tools.pages import plan
-from pcp.tools.pages.plan import bytes_text as _bytes
 from pcp.tools.pages.plan_page import page
 from pcp.tools.profile import ptx
 from pcp.tools.support.command import Parser, run
@@ -121,11 +121,19 @@ def describe(bundle: Bundle, source: str, *, tensors: bool = False) -> Iterator[
     if manifest.programs:
         yield from plan.lines(plan.of_bundle(bundle, source))
     yield from _modules(bundle)
-    if count := max((f.work for f in manifest.functions.values()), default=0):
-        many = "one" if threads.is_small(manifest.functions.values()) else "each core's"
-        yield f"threads     {many} of a CPU: {count:,} operations and bytes a call"
+    yield from _threads(manifest)
     ir = ", ".join(n[3:-5] for n in bundle.members if n.startswith("ir/"))
     yield f"ir          {ir or 'none'} (print one with --ir NAME)"
+
+
+def _threads(manifest: Manifest) -> Iterator[str]:
+    """With how many threads a member runs, and what its largest call costs."""
+    members = [manifest.of_device(name) for name in manifest.programs] or [manifest]
+    each = [list(member.functions.values()) for member in members]
+    if count := max((f.work for functions in each for f in functions), default=0):
+        ways = ("one" if threads.is_small(some) else "each core's" for some in each)
+        many = " or ".join(dict.fromkeys(ways))
+        yield f"threads     {many} of a CPU: {count:,} operations and bytes a call"
 
 
 def _parameters(manifest: Manifest) -> str:

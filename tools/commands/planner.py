@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pcp import strict_json
 from pcp.compiler.options import MODES, CompileOptions
+from pcp.errors import UsageError
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.progress import doing
 from pcp.tools.support.signals import in_order
@@ -42,6 +43,8 @@ def _main(argv: Sequence[str]) -> None:
         cluster=flags.cluster,
         tied=flags.tied,
     )
+    if flags.keep < 0:
+        raise UsageError(f"--keep {flags.keep}: at least 1, or 0 for what is quick")
     axes = plan.parse_axes(flags.mesh)
     wanted = {"zero": flags.zero, "axes": axes, "keep": flags.keep}
     model = read(flags.model)

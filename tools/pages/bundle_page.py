@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pcp.bundle import Bundle, Collective, TensorSpec
 from pcp.errors import PcpError, counted
+from pcp.passes.core.sizes import bytes_text
 from pcp.tools.pages import plan
-from pcp.tools.pages.plan import bytes_text
 from pcp.tools.pages.plan_page import STYLE, parts, table
 from pcp.tools.pages.program_lines import PROGRAM, Tensor, calls, reads
 from pcp.tools.profile import ptx

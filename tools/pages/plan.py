@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pcp.bundle import Bundle, Manifest
 from pcp.errors import ConfigError, counted
 from pcp.mesh import Mesh
+from pcp.passes.core.sizes import bytes_text
 from pcp.tools.pages.program_lines import Tensor, reads
 
 
@@ -197,13 +198,3 @@ def alike(devices: Sequence[Device]) -> list[tuple[list[str], Device]]:
         )
         groups.setdefault(facts, ([], device))[0].append(device.name)
     return list(groups.values())
-
-
-def bytes_text(count: int) -> str:
-    """`349241` as `341.1 KiB`."""
-    size, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"

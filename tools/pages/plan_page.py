@@ -8,6 +8,7 @@ from html import escape
 from math import floor, log10
 
 from pcp.errors import counted
+from pcp.passes.core.sizes import bytes_text
 from pcp.tools.pages.plan import (
     Box,
     Device,
@@ -15,7 +16,6 @@ from pcp.tools.pages.plan import (
     Exchange,
     Held,
     alike,
-    bytes_text,
 )
 
 #: Rows of a table before the rest is folded away.

@@ -12,6 +12,7 @@ from pcp.compiler import driver
 from pcp.compiler.options import CompileOptions
 from pcp.errors import UsageError
 from pcp.frontends.decoders import families, pipeline_parallel, program
+from pcp.frontends.decoders.sampler import IN_PARTS
 from pcp.frontends.decoders.spec import Decoder
 from pcp.frontends.decoders.stored import INTEGERS
 from pcp.frontends.decoders.tensor_parallel import layouts, layouts_of_weights
@@ -42,8 +43,8 @@ def compile_folder(
     for each; left out, as many as the model has and at most 1024. The model is spread
     over `mesh`, by heads along its axis `tp` and by layers along `pp`. The weights of
     products are `weights`: f32, bf16, f16, int8 or int4; those of integers are not cut
-    along `tp`. With `sampler` there are functions that draw tokens, too: not for
-    stages, nor where `tp` cuts the vocabulary into unequal parts. `options` are fields
+    along `tp`. With `sampler` there are functions that draw tokens, too: not where
+    `tp` cuts the vocabulary into unequal parts. `options` are fields
     of `CompileOptions`. Decoding gains from IREE's O3, which is the default here.
     """
     spec = families.read(folder)
@@ -61,7 +62,7 @@ def compile_folder(
         )
     of_layers = pipeline_parallel.of_layers(spec, stages) if stages > 1 else ()
     flat = spec.kv_heads % members == 0
-    parts = _parts(spec, members, stages) if sampler else 0
+    parts = _parts(spec, members) if sampler else 0
     made = {"weights": weights, "stages": of_layers, "parts": parts}
     module = program.build(spec, wanted, flat=flat, **made)
     if members * stages == 1:
@@ -75,7 +76,7 @@ def compile_folder(
     for phase in wanted:
         cut |= layouts(spec, members, phase)
     if parts > 1:
-        cut["numbers"] = ((), (TP,))
+        cut |= {name: ((), (TP,)) for name in IN_PARTS}
     with tempfile.TemporaryDirectory(prefix="pcp-sharding-") as scratch:
         said = {escape(name): axes for name, axes in cut.items()}
         path = Path(scratch) / "sharding.json"
@@ -84,11 +85,11 @@ def compile_folder(
         return driver.compile(module, CompileOptions(**options, **spread))
 
 
-def _parts(spec: Decoder, members: int, stages: int) -> int:
+def _parts(spec: Decoder, members: int) -> int:
     """Of the vocabulary, where a program samples; 0 where it cannot."""
-    if stages > 1 or (not spec.tied and spec.vocabulary % members):
-        return 0
-    return 1 if spec.tied else members
+    if spec.tied:
+        return 1
+    return 0 if spec.vocabulary % members else members
 
 
 def parameters(spec: Decoder, mesh: Mapping[str, int]) -> list[TensorSpec]:

@@ -358,15 +358,16 @@ def _best(choice: "Choice") -> "Judged":
 
 def _told(choice: "Choice", taken: "Judged") -> list[str]:
     """What was taken, and what it was weighed against."""
-    from pcp.passes.planning.choice import mib
+    from pcp.passes.core.sizes import bytes_text
 
     plan, others = taken.candidate, len(choice.judged) - 1
     islands = len(choice.devices) // len(plan.devices)
     made = f"{islands} islands of {plan}" if len(plan.devices) > 1 else "whole workers"
     lines = [
         f"planned for {len(choice.devices)} devices: {made}, "
-        f"{1e3 * taken.cost.seconds:.1f} ms a step, holding {mib(taken.memory)} of the "
-        f"{mib(taken.room)} of the smallest; {others} other plans judged"
+        f"{1e3 * taken.cost.seconds:.1f} ms a step, holding "
+        f"{bytes_text(taken.memory)} of the {bytes_text(taken.room)} of the smallest; "
+        f"{others} other plans judged"
     ]
     if cut := choice.describe(plan):
         lines.append(f"cut along tp: {cut}")

@@ -114,7 +114,7 @@ class Attempt:
         """
         unreported = {
             name: [n for n in self.faults if now - self.computed[n] >= limits[name]]
-            for name in self.slow
+            for name in (self.slow if self.faults else ())
         }
         return self.straggler_detection.lacked(self.members, limits, unreported)
 

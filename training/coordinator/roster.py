@@ -140,7 +140,7 @@ class Roster:
     def first_step(self, target: str) -> float | None:
         """The longest first inner step, in seconds, of the members of a target."""
         longest: float | None = None
-        for member in self:
+        for member in self._sorted:
             took = member.pace.first_took
             if took is not None and member.hello.target == target:
                 longest = took if longest is None else max(took, longest)
@@ -195,11 +195,11 @@ class Roster:
 
     def ready(self) -> list[Member]:
         """The members that can take part in a round."""
-        return [member for member in self if member.state == READY]
+        return [member for member in self._sorted if member.state == READY]
 
     def holders(self, round_: int) -> list[Member]:
         """The ready members that hold the state of a round."""
-        return [m for m in self if m.state == READY and m.committed == round_]
+        return [m for m in self._sorted if m.state == READY and m.committed == round_]
 
     def present(self, round_: int) -> list[Member]:
         """The holders that can bring others up to date in a group.

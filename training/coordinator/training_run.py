@@ -110,6 +110,8 @@ from pcp.training.wire.operator_messages import (
     StatusQuery,
 )
 
+_NAME_ROUNDS = {Hello, Ready, Found}
+"""The kinds of messages and events that may name an old round."""
 _SHORTEST = 0.25
 """Seconds: an idle loop of the shepherd turns more often than that."""
 
@@ -189,8 +191,11 @@ class TrainingRun:
 
     def _forgotten(self, event: Event) -> bool:
         """Whether an event names a round before the history in memory."""
+        what = event.message if type(event) is Received else event
+        if type(what) not in _NAME_ROUNDS:
+            return False
         state = self.state
-        match event.message if isinstance(event, Received) else event:
+        match what:
             case Hello() as hello:
                 return hello.run == state.name and not state.knows(hello.committed)
             case Ready(round=round_):
@@ -215,9 +220,10 @@ class TrainingRun:
                 member.pace.acted(state.now)
             elif message.at is not None:
                 member.pace.heard(message.at, state.now)
-        if member is not None and RoundLoop.serves(message):
-            self._heard(member, message)
-        elif isinstance(message, Hello):
+            if RoundLoop.serves(message):
+                self._heard(member, message)
+                return
+        if isinstance(message, Hello):
             self._on_hello(event, message)
         elif isinstance(message, StatusQuery):
             state.do(Send(connection, Status(values=self.status())))

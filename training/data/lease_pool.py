@@ -47,9 +47,8 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
     return joined
 
 
-def overlap(first: Iterable[Range], second: Iterable[Range]) -> Range | None:
-    """A range that both lists have, or None."""
-    left, right = merged(first), merged(second)
+def overlap(left: Sequence[Range], right: Sequence[Range]) -> Range | None:
+    """A range that two sorted lists both have, or None."""
     i = j = 0
     while i < len(left) and j < len(right):
         start = max(left[i][0], right[j][0])
@@ -118,6 +117,6 @@ class LeasePool:
 
     def give_back(self, ranges: Sequence[Range]) -> None:
         """Return positions that were given out and not used."""
-        if overlap(ranges, self._free) or size(merged(ranges)) != size(ranges):
+        if overlap(sorted(ranges), self._free) or size(merged(ranges)) != size(ranges):
             raise StateMismatch(f"samples {list(ranges)} were returned twice")
         self._free = merged([*self._free, *ranges])

@@ -27,7 +27,7 @@ from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.outgoing import OutgoingFrame
 from pcp.runtime.transport.tcp import TcpLink
 
-SEGMENT_BYTES = 128 << 10
+SEGMENT_BYTES = 256 << 10
 """Bytes of a frame at most: they are added and sent on while the cache has them."""
 MOST_JOBS = 8
 """Reductions that the loop has at once, at most."""

@@ -30,9 +30,9 @@ once = functools.partial(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
-    """One function with arguments; `ops` it must contain keep the case honest."""
+    """One function with arguments, equal to itself alone."""
 
     name: str
     fn: Callable[..., Any]
@@ -72,6 +72,12 @@ def lowered(case: Case) -> str:
     """The StableHLO text of the case's function, `@main`."""
     if case.text is not None:
         return case.text
+    return _lowered(case, jax.dtypes.canonicalize_dtype(np.float64).itemsize)
+
+
+@functools.cache
+def _lowered(case: Case, widest: int) -> str:
+    """By jax, once for all tests of a case; `widest` is the size of its f64."""
     traced = jax.jit(case.fn, keep_unused=True).trace(*case.args)
     platforms = (case.platform,) if case.platform else None
     return traced.lower(lowering_platforms=platforms).as_text()

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 from collections.abc import Iterator
+from functools import cache, lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,14 +48,27 @@ def texts() -> Iterator[tuple[str, str]]:
             continue
 
 
+@lru_cache(maxsize=1)
+def nodes(source: str) -> tuple[ast.AST, ...]:
+    """All that a source consists of, the module first: the last source's are kept."""
+    return tuple(ast.walk(ast.parse(source)))
+
+
+@cache
+def _imports(source: str) -> tuple[ast.AST, ...]:
+    """The import statements of a source: small, so those of all sources are kept."""
+    kinds = ast.Import | ast.ImportFrom
+    return tuple(node for node in nodes(source) if isinstance(node, kinds))
+
+
 def imported(source: str) -> set[str]:
     """Every dotted module name a source imports, wherever in it."""
-    return {name for node in ast.walk(ast.parse(source)) for name in names_of(node)}
+    return {name for node in _imports(source) for name in names_of(node)}
 
 
 def imported_at_top(source: str) -> set[str]:
     """Those imported when the module is: not inside functions."""
-    return {name for node in _outside_functions(ast.parse(source)) for name in node}
+    return {name for found in _outside_functions(nodes(source)[0]) for name in found}
 
 
 def names_of(node: ast.AST) -> list[str]:
@@ -80,7 +94,11 @@ def _outside_functions(node: ast.AST) -> Iterator[list[str]]:
 
 
 def _is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    )
 
 
 def names_of_modules(root: Path = ROOT) -> dict[str, set[str]]:
@@ -93,7 +111,7 @@ def names_of_modules(root: Path = ROOT) -> dict[str, set[str]]:
     return {
         name: {
             found
-            for node in ast.walk(ast.parse(path.read_text()))
+            for node in _imports(path.read_text())
             for found in _loaded(node, files)
         }
         - {name}

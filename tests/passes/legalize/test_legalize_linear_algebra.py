@@ -130,7 +130,8 @@ def _hard() -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("lower", [True, False])
+# Slow: the upper triangle is turned, which test_cholesky has, and a program more.
+@sampled("lower", [True, False], 1)
 def test_what_is_not_positive_definite_is_nan_as_in_jax(
     iree: Iree, lower: bool
 ) -> None:

@@ -105,6 +105,28 @@ def test_a_device_without_links_is_left_out() -> None:
     assert len(choice.best.candidate.devices) == 1
 
 
+def _sets(cluster: str) -> set[tuple[str, ...]]:
+    """The devices of all plans that cut a batch in two."""
+    search = _search("mlp", cluster, axes={"dp": 2}, zero=0)
+    return {candidate.devices for candidate in search.space.candidates()}
+
+
+def test_devices_of_a_host_or_of_a_link_are_tried_together() -> None:
+    """Wherever they stand in the file, and whoever else is as fast."""
+    x, y = (f'{FAST}, host = "{host}"' for host in "xy")
+    linked = devices(x, y, x, y)
+    assert _sets(linked) == {("d0", "d1"), ("d0", "d2")}
+    within = ("@d0, @d2", "@d1, @d3")
+    lines = [
+        line
+        for line in linked.splitlines()
+        if "pcp.link" not in line or any(pair in line for pair in within)
+    ]
+    assert _sets("\n".join(lines)) == {("d0", "d2"), ("d1", "d3")}
+    alone = [s for s in lines if within[0] not in s]
+    assert _sets("\n".join(alone)) == {("d1", "d3")}
+
+
 @pytest.mark.slow  # a search of seconds
 def test_a_plan_that_fits_is_taken_though_slower() -> None:
     (whole,) = _search("mlp", devices(FAST), axes={"dp": 1}).run().judged
@@ -114,6 +136,37 @@ def test_a_plan_that_fits_is_taken_though_slower() -> None:
     tight = _search("mlp", devices(small, small, bandwidth=1e3)).run(keep=6)
     assert tight.best.memory <= room
     assert tight.best.candidate.devices == ("d0", "d1")
+
+
+def _unequal(*memory: int) -> str:
+    """Devices of which the first is five times as fast as the others."""
+    fast, slow = "{f32 = 5.0e10}, membw = 5.0e10", "{f32 = 1.0e10}, membw = 1.0e10"
+    speeds = [fast, *[slow] * (len(memory) - 1)]
+    rooms = zip(memory, speeds, strict=True)
+    return devices(*[f"memory = {room}, throughput = {speed}" for room, speed in rooms])
+
+
+@pytest.mark.parametrize(
+    ("memory", "split"), [((8_500, 9_000), (4, 4)), ((7_900, 10**9), (1, 7))]
+)
+def test_shares_follow_memory_where_those_by_speed_do_not_fit(
+    memory: tuple[int, int], split: tuple[int, int]
+) -> None:
+    search = _search("mlp", _unequal(*memory), axes={"dp": 2}, zero=0)
+    choice = search.run()
+    fits = {j.candidate.split: j.fits for j in choice.judged}
+    assert not fits.pop((7, 1))
+    assert fits == {split: True}
+    flags = choice.flags(choice.best.candidate)
+    assert flags == ["--mesh", "dp=2", "--split", "dp={},{}".format(*split)]
+
+
+def test_a_small_device_with_a_small_share_is_not_full() -> None:
+    search = _search("mlp", _unequal(10**9, 8_000), axes={"dp": 2}, zero=0)
+    first, *_ = search.space.candidates()
+    assert first.split == (7, 1)
+    assert search.space.guess(first).fullness < 1
+    assert search.run().best.held["d1"] < 8_000
 
 
 def test_nothing_fits() -> None:
@@ -157,6 +210,11 @@ def test_the_pass_says_how_stages_run() -> None:
 def test_axes_that_no_plan_has(text: str) -> None:
     with pytest.raises(PassError, match="is not pp=N, dp=N, sp=N, ep=N or"):
         parse_axes(text)
+
+
+def test_an_axis_that_is_said_twice() -> None:
+    with pytest.raises(PassError, match='axis "dp" is said twice'):
+        parse_axes("dp=2,tp=2,dp=4")
 
 
 def test_a_mesh_larger_than_the_cluster() -> None:

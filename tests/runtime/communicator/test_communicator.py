@@ -33,27 +33,36 @@ DTYPES = [
 ]
 
 
-@pytest.mark.parametrize("size", [0, 1, 5, LARGE])
+def _reduced(comms, given, op="sum"):
+    """What each member has of several arrays, reduced one after another."""
+    rows = together(
+        comms,
+        lambda c: [c.all_reduce(arrays[c.rank].copy(), op) for arrays in given],
+    )
+    return list(zip(*rows, strict=True))
+
+
+# Sizes go through one test: what takes its time are threads and cases, not sums.
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
-def test_all_reduce_sum_is_the_declared_reduction_to_the_bit(comms, dtype, size):
-    arrays = [draw(c.rank, size, dtype) for c in comms]
-    results = together(comms, lambda c: c.all_reduce(arrays[c.rank].copy()))
-    assert {r.tobytes() for r in results} == {reference(arrays, "sum").tobytes()}
+def test_all_reduce_sum_is_the_declared_reduction_to_the_bit(comms, dtype):
+    sizes = (0, 1, 5, LARGE)
+    given = [[draw(c.rank, size, dtype) for c in comms] for size in sizes]
+    for size, arrays, results in zip(sizes, given, _reduced(comms, given), strict=True):
+        wanted = {reference(arrays, "sum").tobytes()}
+        assert {r.tobytes() for r in results} == wanted, f"of {size} elements"
 
 
-@pytest.mark.parametrize("size", [17, LARGE])
 @pytest.mark.parametrize("op", ["mean", "max", "min", "prod"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_all_reduce_ops(comms, op, dtype, size):
-    arrays = [draw(c.rank, size, dtype) for c in comms]
-    results = together(comms, lambda c: c.all_reduce(arrays[c.rank].copy(), op))
-    assert {r.tobytes() for r in results} == {reference(arrays, op).tobytes()}
-    wide = np.stack(arrays).astype(np.float64)
-    exact = getattr(wide, op)(axis=0)
+def test_all_reduce_ops(comms, op, dtype):
+    given = [[draw(c.rank, size, dtype) for c in comms] for size in (17, LARGE)]
     tolerance = 1e-2 if dtype == "float16" else 1e-5
-    np.testing.assert_allclose(
-        results[0].astype(np.float64), exact, rtol=tolerance, atol=tolerance
-    )
+    for arrays, results in zip(given, _reduced(comms, given, op), strict=True):
+        assert {r.tobytes() for r in results} == {reference(arrays, op).tobytes()}
+        exact = getattr(np.stack(arrays).astype(np.float64), op)(axis=0)
+        np.testing.assert_allclose(
+            results[0].astype(np.float64), exact, rtol=tolerance, atol=tolerance
+        )
 
 
 def test_the_reference_is_a_plain_sum():

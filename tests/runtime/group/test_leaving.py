@@ -49,6 +49,7 @@ def start(comm: Communicator, size: int) -> np.ndarray:
 # The README's block.
 
 
+@pytest.mark.slow  # tests/test_readme.py runs it, with nothing else to do
 def test_the_tours_program_ends_with_equal_arrays() -> None:
     with readme_example.busy(2):
         assert readme_example.arrays() == ["array 6.0"] * readme_example.MEMBERS

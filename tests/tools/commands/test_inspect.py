@@ -8,6 +8,7 @@ import pytest
 from pcp.bundle import (
     Bundle,
     Collective,
+    DeviceProgram,
     Function,
     Manifest,
     Mesh,
@@ -86,6 +87,35 @@ def test_what_members_exchange() -> None:
     manifest = Manifest(mode="train", functions=functions, training=plan)
     lines = describe(Bundle.build(manifest, {}), "m.pcp")
     assert "exchange    round parameters=gossip seed=5" in lines
+
+
+@pytest.mark.parametrize(
+    ("work", "threads"),
+    [((9, 5), "one of a CPU: 9"), ((5, 1 << 29), "one or each core's of a CPU: 536,")],
+)
+def test_threads_are_those_of_members(work: tuple[int, int], threads: str) -> None:
+    """Whatever the whole program costs: a member runs its own."""
+    programs = {
+        name: DeviceProgram(
+            module="a", functions={"main": Function(inputs=(), results=(), work=count)}
+        )
+        for name, count in zip("ab", work, strict=True)
+    }
+    manifest = Manifest(
+        mode="grad",
+        functions={"main": Function(inputs=(), results=(), work=1 << 30)},
+        mesh={"mesh": Mesh(axes={"dp": 2}, devices=("a", "b"))},
+        devices=("a", "b"),
+        programs=programs,
+        modules={
+            "a": Module(
+                file="modules/a.vmfb", target="cpu", backend="llvm-cpu", driver="local"
+            )
+        },
+    )
+    bundle = Bundle.build(manifest, {"modules/a.vmfb": b"code"})
+    (line,) = [s for s in describe(bundle, "m.pcp") if s.startswith("threads")]
+    assert threads in line
 
 
 def test_every_tensor(file: Path, capsys: Captured) -> None:

@@ -11,8 +11,9 @@ from helpers.oracles import pipelines
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
+from pcp.passes.core.sizes import bytes_text
 from pcp.tools import cli, compile
-from pcp.tools.pages.plan import DevicePlan, bytes_text
+from pcp.tools.pages.plan import DevicePlan
 from pcp.tools.pages.plan_of_ir import of_module
 from pcp.tools.pages.plan_page import page
 

@@ -6,7 +6,8 @@ Here `TrainingRun.step` alone is real, so many thousands of schedules take minut
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import pytest
 from helpers.simulation import run_schedules
@@ -48,10 +49,26 @@ def test_no_schedule_of_a_hundred_thousand_does(policy: str) -> None:
     assert first_violation(range(20_000), policy) == ""
 
 
+class Past(NamedTuple):
+    """What is left of a schedule when it is over."""
+
+    records: list[dict[str, Any]]
+    lost: set[str]
+    hung: int
+    unhung: int
+
+
+@cache
+def past(seed: int, policy: str) -> Past:
+    """Made once: several tests look at the first seeds."""
+    run = Schedule(seed, policy).go()
+    hung = sum(node.hung for node in run.nodes.values())
+    return Past(run.checks.records, {*run.lost}, hung, run.unhung)
+
+
 def records(policy: str, seeds: int) -> list[dict[str, Any]]:
     """The lines of the ledgers of so many schedules."""
-    runs = [Schedule(seed, policy).go() for seed in range(seeds)]
-    return [record for run in runs for record in run.checks.records]
+    return [record for seed in range(seeds) for record in past(seed, policy).records]
 
 
 def test_schedules_meet_what_can_happen() -> None:
@@ -76,7 +93,7 @@ def test_schedules_meet_what_can_happen() -> None:
 def test_messages_of_every_kind_are_lost(policy: str, messages: str) -> None:
     wanted = {*messages.split()}
     for seed in range(400):
-        wanted -= {*Schedule(seed, policy).go().lost}
+        wanted -= past(seed, policy).lost
         if not wanted:
             break
     assert not wanted
@@ -87,9 +104,8 @@ def test_workers_hang_and_are_ended() -> None:
     hung = ended = 0
     for policy in ("together", "own clocks"):
         for seed in range(100):
-            run = Schedule(seed, policy).go()
-            hung += sum(node.hung for node in run.nodes.values())
-            ended += run.unhung
+            hung += past(seed, policy).hung
+            ended += past(seed, policy).unhung
     assert hung > 15
     assert 2 * ended > hung, "the others were in nobody's way"
 

@@ -38,6 +38,9 @@ def vote(
 
     `before` are the digests of the last attempt, if it had the same members.
     """
+    found = {prepared[name].digest for name in members}
+    if len(found) == 1:
+        return Verdict(found.pop())
     counts = Counter(prepared[name].digest for name in members)
     digest, votes = counts.most_common(1)[0]
     if 2 * votes > len(members):

@@ -1,0 +1,1 @@
+"""Sorts: stable, and of many elements in less than their square of time."""
