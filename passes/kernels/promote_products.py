@@ -21,10 +21,11 @@ Promoted = dict[tuple[ir.Value, ir.Block], ir.Value]
 class PromoteProducts(Pass):
     """Give products of bf16 and f16 their operands in f32, each converted once.
 
-    Assumes what pcp-legalize leaves: such a product's result is f32. A processor without
-    instructions for narrow products converts their operands for each tile again, which
-    takes longer than the product. Products in which few rows meet a matrix stay: they
-    read it once. The numbers are the same, but for the order of sums. Before and after:
+    Assumes what pcp-legalize leaves: such a product's result is f32. A processor
+    without instructions for narrow products converts their operands for each tile
+    again, which takes longer than the product. Products in which few rows meet a
+    matrix stay: they read it once. The numbers are the same, but for the order of sums.
+    Before and after:
 
         %0 = stablehlo.dot_general %x, %w, ...
             : (tensor<2048x256xbf16>, tensor<256x768xbf16>) -> tensor<2048x768xf32>
