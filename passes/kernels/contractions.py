@@ -72,6 +72,14 @@ def contraction_of(op: ir.Operation) -> Contraction | None:
     return Contraction(form, count if batch else 0, rows, depth, columns)
 
 
+def is_f32(op: ir.Operation) -> bool:
+    """Whether all of it is f32, computed as f32."""
+    types = [hlo.element_type(value) for value in (*op.operands, op.result)]
+    return all(isinstance(t, ir.F32Type) for t in types) and (
+        "algorithm" not in op.attributes
+    )
+
+
 def _place(rank: int, batch: int, contracted: Sequence[int]) -> str | None:
     """Whether the contracted dims are the front or the back of what is no batch."""
     count = len(contracted)

@@ -69,7 +69,7 @@ class OwnKernels(Pass):
 
     def _find(self, op: ir.Operation) -> Place | None:
         for entry in ENTRIES:
-            if op.name == entry.root and objects.best(entry.source, self.set):
+            if op.name == entry.root and entry.serves(self.set):
                 if (found := entry.find(op)) is not None:
                     return found
         return None

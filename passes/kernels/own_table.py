@@ -5,11 +5,14 @@
 | `product` | `dot_general` of f32 rows with the rows of a matrix of f32, or of one \
 of bf16 or f16 that is converted to f32 | the ops | depth · 2⁻²⁴ of the sum of \
 magnitudes |
+| `transposed` | `dot_general` of f32 over the first dims of both operands, as the \
+gradient of weights is | the ops | depth · 2⁻²⁴ of the sum of magnitudes |
 | `grouped` | the sums over groups of an exact product of i8 in panels, times a scale \
 of each row and group and one of each column and group; panels of i8, or of 4 bits in \
 its halves | the ops | groups · 2⁻²³ of the sum of magnitudes |
 
-`benchmarks/decode.py` measures them in a whole program; docs/evidence.md has the gain.
+`benchmarks/decode.py` and `step.py` measure them in programs; docs/evidence.md has
+the gain.
 """
 
 from collections.abc import Callable
@@ -18,7 +21,8 @@ from math import prod
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
-from pcp.passes.kernels.contractions import Contraction, contraction_of
+from pcp.passes.kernels import objects
+from pcp.passes.kernels.contractions import Contraction, contraction_of, is_f32
 from pcp.passes.kernels.own_dispatch import KernelCall
 
 MOST_ROWS = 256
@@ -30,6 +34,9 @@ LEAST_WEIGHTS = 1 << 14
 MOST_DEPTH = 1 << 15
 """Terms of a sum: the kernel adds one after the other, and `pcp-split-reductions` makes
 chunks of more."""
+
+NARROW = frozenset({"x86-64-v3"})
+"""Sets whose few registers IREE's tiles of transposed products do not suit."""
 
 LEAST_PART = 1 << 15
 """Multiplications of a workgroup, at least."""
@@ -51,6 +58,13 @@ class KernelEntry:
     source: str
     root: str
     find: Callable[[ir.Operation], Place | None]
+    sets: frozenset[str] | None = None
+    """Of instructions, where it is only faster with some."""
+
+    def serves(self, instructions: str) -> bool:
+        """Whether a program for this set may call it."""
+        some = self.sets is None or instructions in self.sets
+        return some and objects.best(self.source, instructions) is not None
 
 
 _WEIGHTS = ("f32", "bf16", "f16")
@@ -111,6 +125,62 @@ def _stored(value: ir.Value) -> ir.Value:
 
 def _type(value: ir.Value) -> str:
     return str(hlo.element_type(value))
+
+
+# --- sums over the first dims of both operands
+
+LEAST_DEPTH = 128
+"""Terms of such a sum: of fewer the operands are not worth putting together."""
+
+LEAST_RESULT = 1 << 12
+"""Elements of its result: what is put together is read that often."""
+
+LEAST_SIDE = 16
+"""Rows and columns of its result: a tile of them is computed at once."""
+
+MOST_PART = 132, 256
+"""Most rows and columns of a part: for more rows the kernel has no memory."""
+
+PARTS, LEAST_PART_RESULT = 8, 6144
+"""Workgroups that a product has, if a part of its result is not smaller than this."""
+
+
+def _transposed(op: ir.Operation) -> Place | None:
+    shape = contraction_of(op)
+    if shape is None or shape.batch or shape.form != "TN":
+        return None
+    if shape.depth < LEAST_DEPTH or shape.rows * shape.columns < LEAST_RESULT:
+        return None
+    if min(shape.rows, shape.columns) < LEAST_SIDE or not is_f32(op):
+        return None
+    height, width = part_of(shape.rows, shape.columns)
+    call = KernelCall(
+        "product",
+        "pcp_transposed_f32",
+        ("f32",) * 3,
+        (prod(shape.left), prod(shape.right), prod(shape.result)),
+        (height, width, shape.rows, shape.columns, shape.depth),
+        -(-shape.rows // height) * -(-shape.columns // width),
+    )
+    return Place(call, tuple(op.operands), (shape.rows, shape.columns))
+
+
+def part_of(rows: int, columns: int) -> tuple[int, int]:
+    """Rows and columns of a part: near to square, whole tiles of any registers."""
+    height, width = min(rows, MOST_PART[0]), min(columns, MOST_PART[1])
+    while height * width >= 2 * LEAST_PART_RESULT:
+        if -(-rows // height) * -(-columns // width) >= PARTS:
+            break
+        if height >= width:
+            height = _even(height, 2, 12)
+        else:
+            width = _even(width, 2, 32)
+    return _even(rows, -(-rows // height), 12), width
+
+
+def _even(extent: int, parts: int, step: int) -> int:
+    """An equal part, rounded up to whole steps."""
+    return -(-extent // parts // step) * step
 
 
 # --- integers with a scale for each group, as `frontends/decoders/stored.py` has them
@@ -227,5 +297,6 @@ def _splat(value: ir.Value | None) -> float | int | None:
 
 ENTRIES: tuple[KernelEntry, ...] = (
     KernelEntry("product", "stablehlo.dot_general", _product),
+    KernelEntry("product", "stablehlo.dot_general", _transposed, NARROW),
     KernelEntry("grouped", "stablehlo.reduce", _grouped),
 )

@@ -8,7 +8,7 @@ from pcp.dialect.bindings import ir
 from pcp.passes.core.base import Pass
 from pcp.passes.core.rewriting import before, operations
 from pcp.passes.core.rewriting import replace as put
-from pcp.passes.kernels.contractions import Contraction, contraction_of
+from pcp.passes.kernels.contractions import Contraction, contraction_of, is_f32
 from pcp.passes.kernels.linalg import (
     foreign,
     in_panels,
@@ -86,14 +86,6 @@ def tile(op: ir.Operation, shape: Contraction, schedule: Schedule, found: Laid) 
         else:
             value = product(shape, left, right, schedule.tiles)
         put(op, [_as(value, hlo.shape_of(op.result))])
-
-
-def is_f32(op: ir.Operation) -> bool:
-    """Whether all of it is f32, computed as f32."""
-    types = [hlo.element_type(value) for value in (*op.operands, op.result)]
-    return all(isinstance(t, ir.F32Type) for t in types) and (
-        "algorithm" not in op.attributes
-    )
 
 
 def _as(value: ir.Value, shape: list[int] | tuple[int, ...]) -> ir.Value:

@@ -10,9 +10,9 @@ from pcp.compiler.targets import SCHEDULE, Target
 from pcp.dialect.bindings import ir
 from pcp.errors import ConfigError
 from pcp.passes.core.rewriting import functions, operations
-from pcp.passes.kernels.contractions import Contraction, contraction_of
+from pcp.passes.kernels.contractions import Contraction, contraction_of, is_f32
 from pcp.passes.kernels.processors import host_name
-from pcp.passes.kernels.schedule_kernels import ScheduleKernels, is_f32
+from pcp.passes.kernels.schedule_kernels import ScheduleKernels
 from pcp.passes.kernels.tiles import Schedule, schedule_for
 from pcp.runtime.program import host_processor
 from pcp.tools.tune.candidates import STAGES

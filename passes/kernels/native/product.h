@@ -67,11 +67,11 @@ INLINE void NAME(block)(const float *x, const W *w, float *y, size_t rows,
     NAME(panel)(panel, w + k, depth, count);
     size_t m = 0;
     for (; m + TALL <= rows; m += TALL)
-      tile(TALL, x + m * depth + k, panel, y + m * columns, columns, depth, count, k);
+      tile(TALL, x + m * depth + k, depth, 1, panel, y + m * columns, columns, count, k);
     for (; m + 4 <= rows; m += 4)
-      tile(4, x + m * depth + k, panel, y + m * columns, columns, depth, count, k);
+      tile(4, x + m * depth + k, depth, 1, panel, y + m * columns, columns, count, k);
     for (; m < rows; m++)
-      tile(1, x + m * depth + k, panel, y + m * columns, columns, depth, count, k);
+      tile(1, x + m * depth + k, depth, 1, panel, y + m * columns, columns, count, k);
   }
 }
 
