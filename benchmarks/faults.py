@@ -21,10 +21,14 @@ import random
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
+import numpy as np
 import psutil
 from emulated_run import bundle, program
 from faults_audit import Audit
@@ -110,19 +114,21 @@ def restarts(flags: argparse.Namespace) -> None:
 
     With a mesh a rank of an island dies behind each third round, and of the island's
     death there is the next commit too; what is learnt is compared with an undisturbed
-    run's after as many rounds.
+    run's of as many samples, and after as many rounds.
     """
     rng, deaths, took, back = random.Random(flags.seed), [], [], []
-    mesh = {} if flags.mesh is None else {"mesh": flags.mesh, "validate_every": 5}
-    changes, learnt = _endless(tau=5, **mesh), None
-    with started(flags.workers, None, **changes) as run, Audit(run) as audit:
+    mesh = {} if flags.mesh is None else {"mesh": flags.mesh, "validate_every": 2}
+    changes, learnt = _endless(tau=flags.tau, **mesh), None
+    begun = started(flags.workers, None, flags.spares, **changes)
+    with begun as run, Audit(run) as audit:
         slots, until = Slots(run.node), time.monotonic() + flags.limit
+        injector = Injector(run, rng, Counter())
         while len(took) < flags.kills and time.monotonic() < until:
             run.wait(run.full)
             if mesh:
                 _wait_for_round(run, 3 * len(took) + 3)
             time.sleep(rng.uniform(0.5, 1.5))
-            victim = rng.choice(_settled(run, slots))
+            victim = rng.choice(_settled(run, slots, injector))
             deaths.append(died := time.time())
             slots.kill(victim)
             run.wait(lambda status: len(status["workers"]) < run.wanted)
@@ -134,12 +140,11 @@ def restarts(flags: argparse.Namespace) -> None:
         _quantiles("a round", [r.seconds for r in run.rounds()])
         if mesh:
             _quantiles("first round without its island", _without(run, deaths))
-            learnt = last_validation(run)
-            _tell_tokens(run, learnt[0])
+            learnt = Learnt.of(run, *last_validation(run))
         print(f"{audit.close()} states that workers held were the ledger's", flush=True)
         run.finish()
     if learnt is not None:
-        _compare(flags, changes, *learnt)
+        _compare(flags, changes, learnt)
 
 
 def last_validation(run: Run) -> tuple[int, float]:
@@ -152,13 +157,24 @@ def last_validation(run: Run) -> tuple[int, float]:
     return max(found), found[max(found)]
 
 
-def _tell_tokens(run: Run, number: int) -> None:
-    """Print how much was learnt from until a round; deaths take islands away."""
-    made = {r.round: r.tokens for r in run.rounds() if r.round <= number}
-    print(f"  {sum(made.values()):,} tokens in {number} rounds", flush=True)
+@dataclass(frozen=True)
+class Learnt:
+    """A validation: of so many rounds and tokens; deaths take islands away."""
+
+    rounds: int
+    tokens: int
+    loss: float
+
+    @classmethod
+    def of(cls, run: Run, number: int, loss: float) -> Self:
+        """That behind a round, which is printed."""
+        made = {r.round: r.tokens for r in run.rounds() if r.round <= number}
+        tokens = sum(made.values())
+        print(f"  {tokens:,} tokens in {number} rounds: loss {loss:.4f}", flush=True)
+        return cls(number, tokens, loss)
 
 
-def _wait_for_round(run: Run, number: int, seconds: float = 120.0) -> None:
+def _wait_for_round(run: Run, number: int, seconds: float = 600.0) -> None:
     """Until so many rounds are committed."""
     until = time.monotonic() + seconds
     while len(run.rounds()) < number:
@@ -182,23 +198,37 @@ def _loss_behind(run: Run, number: int) -> float:
 
 
 def _compare(
-    flags: argparse.Namespace, changes: dict[str, object], number: int, loss: float
+    flags: argparse.Namespace, changes: dict[str, object], learnt: Learnt
 ) -> None:
-    """What an undisturbed run has learnt in as many rounds."""
+    """What an undisturbed run has learnt from as many samples, and in as many rounds.
+
+    Behind as many samples is between two rounds that are validated.
+    """
     with started(flags.workers, None, **changes) as run:
-        quiet = _loss_behind(run, number)
-        _tell_tokens(run, number)
+        _loss_behind(run, learnt.rounds)
+        losses = run.validations()
+        known = [Learnt.of(run, number, losses[number]) for number in sorted(losses)]
         run.finish()
-    apart = loss / quiet - 1
-    print(f"  loss behind {number} rounds: {loss:.4f}, undisturbed {quiet:.4f}")
-    print(f"  {apart:+.2%} apart")
-    assert abs(apart) <= 0.01, "the loss is more than 1 % apart"
+    tokens, found = [k.tokens for k in known], [k.loss for k in known]
+    samples = float(np.interp(learnt.tokens, tokens, found))
+    for what, quiet in (("samples", samples), ("rounds", losses[learnt.rounds])):
+        print(f"  undisturbed, of as many {what}: {quiet:.4f}, ", end="")
+        print(f"{learnt.loss / quiet - 1:+.2%} apart")
+    assert abs(learnt.loss / samples - 1) <= 0.01, "the loss is more than 1 % apart"
 
 
-def _settled(run: Run, slots: Slots) -> list[psutil.Process]:
-    """Who may be killed, once there is somebody."""
+def _settled(
+    run: Run, slots: Slots, injector: Injector | None = None
+) -> list[psutil.Process]:
+    """Who may be killed, once there is somebody; of an `injector` only members."""
     until = time.monotonic() + END_SECONDS
-    while not (found := [p for p in slots.spared() if _age(p) > SETTLED]):
+    while not (
+        found := [
+            p
+            for p in slots.spared()
+            if _age(p) > SETTLED and (injector is None or p in injector.members())
+        ]
+    ):
         run.check_time(until)
         time.sleep(0.05)
     return found
@@ -206,7 +236,7 @@ def _settled(run: Run, slots: Slots) -> list[psutil.Process]:
 
 def _contributed(run: Run, died: float) -> float:
     """When the first round was committed that all workers began after a death."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     while time.monotonic() < until:
         for made in run.rounds():
             if made.time - made.seconds > died and made.workers == run.wanted:
@@ -320,6 +350,8 @@ def main() -> None:
     parser.add_argument("--shepherds", type=int, default=20)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--mesh", help="restarts: workers are islands of this mesh")
+    parser.add_argument("--tau", type=int, default=5, help="restarts: inner steps")
+    parser.add_argument("--spares", type=int, default=0, help="restarts: more ranks")
     parser.add_argument("--rounds", type=int, default=5000, help="of the soak")
     parser.add_argument(
         "--pause", type=float, default=10.0, help="longest, in the storm"

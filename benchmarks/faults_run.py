@@ -39,7 +39,9 @@ KILLS_A_MINUTE = 5
 class Run:
     """One run's processes: `pcp supervise -- shepherd`, and `pcp node`."""
 
-    def __init__(self, folder: Path, workers: int, **changes: object) -> None:
+    def __init__(
+        self, folder: Path, workers: int, spares: int = 0, **changes: object
+    ) -> None:
         self.folder, self.wanted = folder / "run", workers
         values = json.loads(DEMO.read_text()) | changes
         ranks = parse_mesh(str(values["mesh"])).size if values.get("mesh") else 1
@@ -54,7 +56,7 @@ class Run:
         shepherd += ["--run", str(self.folder), "--port", str(self.port)]
         shepherd += ["--workers", str(workers), "--no-dashboard", "--web", "off"]
         self.shepherd = self._start("supervise", "--", *shepherd)
-        node = ["--port", str(self.port), "--scale", str(workers * ranks)]
+        node = ["--port", str(self.port), "--scale", str(workers * ranks + spares)]
         self.node = self._start(
             "node", *node, "--device", "local-sync", "--target", "cpu:host"
         )
@@ -147,14 +149,17 @@ class Run:
 
 
 @contextmanager
-def started(workers: int, keep: Path | None = None, **changes: object) -> Iterator[Run]:
+def started(
+    workers: int, keep: Path | None = None, spares: int = 0, **changes: object
+) -> Iterator[Run]:
     """A run that trains, in a folder of its own, which stays if it failed.
 
-    With `keep` it is in that folder, where it goes on if it was there before.
+    Of `spares` ranks none is in an island, until another one dies. With `keep` it is in
+    that folder, where it goes on if it was there before.
     """
     folder = keep or Path(tempfile.mkdtemp(prefix="pcp-faults-"))
     folder.mkdir(exist_ok=True)
-    run = Run(folder, workers, **changes)
+    run = Run(folder, workers, spares, **changes)
     try:
         run.wait(run.full, 300.0)
         yield run
@@ -253,6 +258,11 @@ class Injector:
                 self.fired[kind, states[victim]] += 1
                 return self.index_of(victim)
             time.sleep(0.003)
+
+    def members(self) -> list[psutil.Process]:
+        """The workers, or ranks of islands, that are in the run."""
+        found = self._states("worker")
+        return [p for p in found if self.index_of(p) is not None]
 
     def index_of(self, process: psutil.Process) -> int | None:
         """The index of the worker, or of the island, of a process; None: not known."""

@@ -58,9 +58,9 @@ def worker(words: Sequence[str]) -> int:
     signal.signal(signal.SIGUSR2, tell_lies)
     honest: Any = BundleTrainer.outer
 
-    def outer(self: BundleTrainer, tokens: float, communicator: Any):
+    def outer(self: BundleTrainer, weight: float, communicator: Any):
         global _told
-        new = honest(self, tokens, communicator)
+        new = honest(self, weight, communicator)
         if not _told:
             return new
         _told = False

@@ -207,7 +207,7 @@ PAPER = World(
     state_bytes=2_000_000_000,
     bandwidth=1e9 / 8,
     round_trip=0.03,
-    meetings=3,
+    meetings=2,
     restart=30.0,
 )
 """A model of 125 M parameters on ordinary machines with 1 Gbit/s."""

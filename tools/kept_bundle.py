@@ -1,6 +1,6 @@
 """A whole bundle that was compiled before: no pass runs, and MLIR is not imported.
 
-    place = of(flags, options)
+    place = of(flags, options)         niche(options) for a run's
     if place and (found := place.get()):
         ...
 
@@ -89,10 +89,17 @@ def of(
     options: CompileOptions,
     environment: Mapping[str, str] = os.environ,
 ) -> Niche | None:
-    """The place of a compilation; None where its bundle is not kept."""
-    if options.cache is None or options.keep_ir or flags.emit != "bundle":
+    """The place of a command's compilation; None where its bundle is not kept."""
+    if flags.emit != "bundle" or flags.hf is not None or flags.load:
         return None
-    if flags.hf is not None or flags.load or _extended():
+    return niche(options, environment)
+
+
+def niche(
+    options: CompileOptions, environment: Mapping[str, str] = os.environ
+) -> Niche | None:
+    """The place of a bundle of these options; None where it is not kept."""
+    if options.cache is None or options.keep_ir or _extended():
         return None
     name = bundle_key(options, environment)
     if name is None:

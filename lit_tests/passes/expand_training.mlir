@@ -27,8 +27,9 @@
 // CHECK-SAME: %arg1: tensor<4xf32> {pcp.name = "w", pcp.role = "param"}
 // CHECK-SAME: %arg2: tensor<4xf32> {pcp.name = "momentum.w", pcp.role = "outer"}
 // CHECK-SAME: %arg3: tensor<f32> {pcp.name = "tokens", pcp.role = "tokens"}
-// CHECK: "pcp.all_reduce"(%arg3) {axes = ["workers"], kind = "sum", mesh = @workers_mesh} : (tensor<f32>) -> tensor<f32>
-// CHECK: "pcp.all_reduce"{{.*}} (tensor<4xf32>) -> tensor<4xf32>
+// CHECK: stablehlo.reshape %arg3 : (tensor<f32>) -> tensor<1xf32>
+// CHECK: "pcp.all_reduce"{{.*}} {axes = ["workers"], kind = "sum", mesh = @workers_mesh} : (tensor<5xf32>) -> tensor<5xf32>
+// CHECK: stablehlo.divide
 // CHECK-NOT: pcp.all_reduce
 
 // KEPT: func.func @apply

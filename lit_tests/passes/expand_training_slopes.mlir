@@ -14,7 +14,7 @@
 // CHECK: func.func private @direction.0(%{{.*}}: tensor<i32>
 // Twelve bytes go out; everybody's are added up along everybody's directions.
 // CHECK: func.func @grad_sync
-// CHECK: "pcp.all_gather"{{.*}} : (tensor<1x3xi32>) -> tensor<?x3xi32>
+// CHECK: "pcp.all_gather"{{.*}} : (tensor<1x4xi32>) -> tensor<?x4xi32>
 // CHECK: stablehlo.while
 // CHECK: func.call @direction.0
 

@@ -15,7 +15,7 @@
 // CHECK: func.func @eval({{.*}}pcp.role = "frozen"{{.*}}) -> (tensor<f32> {pcp.name = "loss", pcp.role = "loss"}, tensor<f32> {pcp.name = "size", pcp.role = "metric"})
 // CHECK: func.func @outer_step
 // CHECK: func.func @state_sync(%arg0: tensor<i64> {pcp.name = "count", pcp.role = "anchor"}, %arg1: tensor<4xf32> {pcp.name = "var", pcp.role = "model_state"}, %arg2: tensor<i64> {pcp.name = "count", pcp.role = "model_state"}, %arg3: tensor<4xf32> {pcp.name = "table", pcp.role = "model_state"}, %arg4: tensor<f32> {pcp.name = "tokens", pcp.role = "tokens"})
-// CHECK: "pcp.all_reduce"(%arg4) {axes = ["workers"], kind = "sum"
+// CHECK: "pcp.all_reduce"{{.*}}kind = "sum"{{.*}}(tensor<5xf32>) -> tensor<5xf32>
 // CHECK: stablehlo.subtract %arg2, %arg0
 // CHECK: "pcp.all_reduce"{{.*}}kind = "sum"{{.*}}(tensor<i64>) -> tensor<i64>
 // CHECK: "pcp.broadcast"(%arg3)

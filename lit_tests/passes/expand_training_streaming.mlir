@@ -27,7 +27,7 @@
 // Without momentum there is no state; both parameters travel as one, uncoded; and
 // with alpha=0 the new parameters are the worker's too.
 // PLAIN: func.func @outer_exchange_0
-// PLAIN: "pcp.all_reduce"{{.*}} {axes = ["workers"], kind = "sum", mesh = @workers_mesh} : (tensor<6xf32>) -> tensor<6xf32>
+// PLAIN: "pcp.all_reduce"{{.*}} {axes = ["workers"], kind = "sum", mesh = @workers_mesh} : (tensor<7xf32>) -> tensor<7xf32>
 // PLAIN: func.func @outer_apply_0
 // PLAIN-NOT: "momentum
 // PLAIN: return %[[N0:.*]], %[[N1:.*]], %[[N0]], %[[N1]] : tensor<4xf32>, tensor<2xf32>, tensor<4xf32>, tensor<2xf32>

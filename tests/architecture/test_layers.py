@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "tools": FLOOR | set(ROOMS),
 }
 # What may be imported from outside, when a module is loaded and inside functions.
-PICTURES = {"matplotlib", "prometheus_client", "rich", "tensorboardX", "wandb"}
+PICTURES = {"matplotlib", "prometheus_client", "rich", "wandb"}
 WEB = {"starlette", "uvicorn", "tokenizers", "jinja2", "llguidance"}
 FOREIGN: dict[str, tuple[set[str], set[str]]] = {
     "pcp": ({"numpy", "pydantic"}, set()),

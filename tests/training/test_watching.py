@@ -156,14 +156,25 @@ def _events(folder) -> list[tuple[int, str, float]]:
         while at < len(data):
             (size,) = struct.unpack_from("<Q", data, at)
             event = event_pb2.Event.FromString(data[at + 12 : at + 12 + size])
+            assert data[at + 8 : at + 12] == _crc(data[at : at + 8])
+            assert data[at + 12 + size :][:4] == _crc(data[at + 12 : at + 12 + size])
+            if event.HasField("session_log"):
+                assert event.session_log.status == event_pb2.SessionLog.START
+                found += [(event.step, "start", 0.0)]
             found += [(event.step, v.tag, v.simple_value) for v in event.summary.value]
             at += 12 + size + 4
     return found
 
 
+def _crc(data: bytes) -> bytes:
+    """As others compute it."""
+    masked = import_module("tensorboardX.record_writer").masked_crc32c
+    return struct.pack("<I", masked(data))
+
+
 def test_tensorboard_reads_rounds_and_validations(tmp_path):
     pytest.importorskip("tensorboardX")
-    run = ObserverFanout([TensorBoard(tmp_path, 0)])
+    run = ObserverFanout([TensorBoard(tmp_path, 300)])
     for number in (1, 2):
         run.round(record(number, 4.0 - number))
     run.validation(2, 1.5, 5)
@@ -172,6 +183,7 @@ def test_tensorboard_reads_rounds_and_validations(tmp_path):
     assert (1, "loss", 3.0) in found
     assert (2, "loss", 2.0) in found
     assert (2, "validation_loss", 1.5) in found
+    assert found[0] == (301, "start", 0.0)
     assert (1, "worker/1/resident_bytes", 100_000_000.0) in found
 
 

@@ -44,6 +44,7 @@ from pcp.training.observe.metrics import MetricsFile, Observer, ObserverFanout, 
 from pcp.training.observe.orders import Desk
 from pcp.training.observe.past_run import write_report
 from pcp.training.observe.prometheus import Prometheus
+from pcp.training.observe.tensorboard import TensorBoard
 from pcp.training.observe.web import is_there, needs_packages
 from pcp.training.shepherd.artifacts import CompileFor
 from pcp.training.shepherd.elector import Elector
@@ -286,9 +287,9 @@ def watch(
     protected: Protection = OPEN,
     insecure: bool = False,
 ) -> ObserverFanout:
-    """All observers of a run: screen, web page, metrics file, W&B, callbacks.
+    """All observers of a run: screen, web page, metrics and event file, callbacks.
 
-    And TensorBoard where tensorboardX is installed.
+    And W&B where there is a key.
     """
     past = read(folder.metrics) if folder.metrics.exists() else ([], {})
     page: list[Any] = []
@@ -301,11 +302,8 @@ def watch(
     observers: list[Observer] = [MetricsFile(folder.metrics, say), *page]
     observers.append(Journal(rounds, folder.log, folder.json_log, folder.workers))
     observers += jobs.wandb_observer(experiment, folder.name)
-    if find_spec("tensorboardX"):
-        from pcp.training.observe.tensorboard import TensorBoard
-
-        behind = past[0][-1].round if past[0] else 0
-        observers.append(TensorBoard(folder.tensorboard, behind))
+    behind = past[0][-1].round if past[0] else 0
+    observers.append(TensorBoard(folder.tensorboard, behind))
     if sys.stdout.isatty() and not plain:
         from rich.console import Console
 

@@ -60,6 +60,23 @@ def compile_file(
     return kept_bundle.summary(kept, output)
 
 
+def new_bundle(
+    module: ir.Module,
+    options: CompileOptions,
+    place: Niche | None,
+    timed: Callable[[str], None],
+) -> bytes:
+    """The bundle of a training run, which is kept if it has a place."""
+    asked = options if place is None else place.listening
+    bundle = driver.compile(module, replace(asked, timed=timed))
+    content, manifest = bundle.to_bytes(), bundle.manifest
+    if place is not None:
+        name = output_name(options.source, options.target_names)
+        about = kept_bundle.about(manifest.mode, tuple(manifest.functions))
+        place.put(Kept(content, tuple(place.said), name, about))
+    return content
+
+
 def both(now: Callable[[str], None], options: CompileOptions) -> Callable[[str], None]:
     """Tells of each module that is made: on the terminal's line and as asked."""
 

@@ -228,8 +228,9 @@ def compiler_for(
         _check_islands(experiment)
 
     def compile_for(target: str) -> bytes:
-        from pcp.compiler import driver
         from pcp.passes.kernels.processors import host_name
+        from pcp.tools import kept_bundle
+        from pcp.tools.support import compile_job
 
         began = time.monotonic()
         what, file = f"compiling for {target}", Path(path)
@@ -240,12 +241,16 @@ def compiler_for(
         report(f"compiling {Path(path).name} for {target}{how_long} ...")
         model = read_model(path)
         inspected(experiment, model)
+        tuning = fitting(experiment.tuning, name, host_name(), report)
+        spread = _island(experiment, mesh) if mesh else {}
+        options = _options(experiment, targets=(name,), tuning=tuning, **spread)
+        place = kept_bundle.niche(options)
+        if place is not None and (kept := place.get()) is not None:
+            # A shepherd that starts again: its workers wait.
+            report(f"the bundle is from the cache, {len(kept.content)} bytes")
+            return kept.content
         with doing(what, size, report=report) as now:
-            tuning = fitting(experiment.tuning, name, host_name(), report)
-            said = {"targets": (name,), "tuning": tuning, "timed": now}
-            spread = _island(experiment, mesh) if mesh else {}
-            options = _options(experiment, **said | spread)
-            content = driver.compile(model, options).to_bytes()
+            content = compile_job.new_bundle(model, options, place, now)
         seconds = time.monotonic() - began
         report(f"compiled {Path(path).name} for {target} in {seconds:.1f} s")
         return content

@@ -98,7 +98,7 @@ class RunFolder:
 
     @property
     def tensorboard(self) -> Path:
-        """The folder of event files for TensorBoard, which tensorboardX writes."""
+        """The folder of event files for TensorBoard."""
         return self.path / "tensorboard"
 
     @property

@@ -4,7 +4,7 @@
     join(communicator)          the group of the round
     begin()                     local parameters := those of the state
     step(batches) x H           @grad on each batch, perhaps @grad_sync, then @apply
-    outer(tokens)               @outer_step, a collective among the members
+    outer(weight)               @outer_step, a collective among the members
     adopt(new)                  the committed state becomes the state
 
 The program's state is each worker's own during inner steps; `outer` joins those of all
@@ -52,7 +52,7 @@ from pcp.training.trainer.bundle_checks import (
     model_shapes,
     plan_of,
 )
-from pcp.training.trainer.exchange import Exchange, RoundExchange, weight
+from pcp.training.trainer.exchange import Exchange, RoundExchange, weighted
 from pcp.training.trainer.fragment_exchange import FragmentExchange
 from pcp.training.trainer.functions import Functions, Key
 from pcp.training.trainer.replica import with_replica
@@ -265,9 +265,9 @@ class BundleTrainer:
         """Use this group for exchanges; a background exchange may begin."""
         self.exchange.join(communicator, self._state)
 
-    def begin(self, steps: int = 1, tokens: int = 1) -> None:
-        """Begin a round of `steps` and `tokens`: local parameters := the state's."""
-        self.exchange.begin(self._state, steps, tokens)
+    def begin(self, steps: int = 1, weight: float = 1.0) -> None:
+        """Begin a round of `steps` of a weight: local parameters := the state's."""
+        self.exchange.begin(self._state, steps, weight)
         self.exchange.left, self.exchange.gradient_norm = steps, None
         state = under(STATE, self._state)
         self.steps.hold({(MODEL_STATE, n): np.array(a) for n, a in state.items()})
@@ -277,17 +277,16 @@ class BundleTrainer:
         """Make the exchanges that are due between two inner steps."""
         self.exchange.turn()
 
-    def resume(self) -> None:
+    def resume(self, weight: float = 1.0) -> None:
         """Go on with a round in another group; `UsageError` if it begins again."""
-        self.exchange.resume()
+        self.exchange.resume(weight)
 
     def step(self, batches: Sequence[Batch]) -> Any:
         """`@grad` on each batch, the mean of the gradients, `@apply`.
 
         Without a batch, a step on the other members' gradients.
         """
-        tokens = self.batch * self.block * len(batches)
-        return self.exchange.step([self._named(batch) for batch in batches], tokens)
+        return self.exchange.step([self._named(batch) for batch in batches])
 
     @property
     def moved(self) -> float:
@@ -306,17 +305,17 @@ class BundleTrainer:
         step = None if made is None else int(np.asarray(made))
         return learning_rate.rate(self._optimizer, step)
 
-    def outer(self, tokens: float, communicator: Any) -> Arrays:
+    def outer(self, weight: float, communicator: Any) -> Arrays:
         """The new state of the round, made with the members of `communicator`."""
-        new = self.exchange.outer(tokens, communicator, self._state)
-        return new | self._joined_state(tokens)
+        new = self.exchange.outer(weight, communicator, self._state)
+        return new | self._joined_state(weight)
 
-    def _joined_state(self, tokens: float) -> Arrays:
+    def _joined_state(self, weight: float) -> Arrays:
         """The program's state, joined over all members; this member's own if alone."""
         held = self.steps.held(MODEL_STATE)
         if self.exchange.joins and self.functions.gives(program_state.SYNC):
             before = {("anchor", n): self._state[STATE + n] for n in self._counted}
-            held = self.functions(program_state.SYNC, held | before | weight(tokens))
+            held = self.functions(program_state.SYNC, held | before | weighted(weight))
         return {STATE + name: np.asarray(v) for (_, name), v in held.items()}
 
     @property

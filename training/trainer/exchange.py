@@ -1,10 +1,10 @@
 """Exchanges of a member with its group: a strategy for each training plan.
 
     join(group)          the members from now on
-    begin(steps, tokens) local parameters := those of the state
+    begin(steps, weight) local parameters := those of the state
     step(batches) x H    @grad, the exchange of every step, @apply
     turn()               between two inner steps: exchanges that are due
-    outer(tokens)        the new state of the round
+    outer(weight)        the new state of the round
 
 `Exchange` is the strategy without exchanges. No strategy keeps state from round to
 round: the trainer passes the state, by the names of `pcp.training.storage.state_names`.
@@ -63,9 +63,9 @@ def by_name(results: Values, home: str) -> Arrays:
     return {prefixes[role] + name: np.asarray(v) for (role, name), v in results.items()}
 
 
-def weight(tokens: float) -> dict[Key, np.ndarray]:
-    """The weight of this member, as an array."""
-    return {TOKENS: np.array(tokens, np.float32)}
+def weighted(weight: float) -> dict[Key, np.ndarray]:
+    """The weight of this member beside the others', as an array."""
+    return {TOKENS: np.array(weight, np.float32)}
 
 
 class Exchange:
@@ -110,8 +110,8 @@ class Exchange:
         """Use this group for exchanges from now on."""
         self._functions.program.communicator = communicator
 
-    def begin(self, state: Arrays, steps: int, tokens: int) -> None:
-        """Begin a round of so many inner steps and tokens of this member."""
+    def begin(self, state: Arrays, steps: int, weight: float) -> None:
+        """Begin a round of so many inner steps, which weigh so much in it."""
         self.sync_wait_timer = SyncWaitTimer()
         self.localize(state, self.home)
 
@@ -120,18 +120,16 @@ class Exchange:
         keys = self._steps.trained
         self._steps.hold({key: state[prefix + key[1]] for key in keys})
 
-    def step(self, batches: Sequence[Arrays], tokens: int) -> list[Any]:
-        """Make one inner step on batches of so many tokens; returns their losses."""
-        losses, gradients = self.gradients(batches, tokens)
+    def step(self, batches: Sequence[Arrays]) -> list[Any]:
+        """Make one inner step on these batches; returns their losses."""
+        losses, gradients = self.gradients(batches)
         self.left -= 1
         if not self.left:  # @apply may reuse the buffers
             self.gradient_norm = self.norm_of(gradients)
         self._steps.apply(gradients)
         return losses
 
-    def gradients(
-        self, batches: Sequence[Arrays], tokens: int
-    ) -> tuple[list[Any], dict[Key, Any]]:
+    def gradients(self, batches: Sequence[Arrays]) -> tuple[list[Any], dict[Key, Any]]:
         """The losses and the mean of the gradients."""
         pairs = [self._steps.gradients(batch) for batch in batches]
         losses, found = [loss for loss, _ in pairs], [grads for _, grads in pairs]
@@ -160,11 +158,11 @@ class Exchange:
     def turn(self) -> None:
         """Nothing is due between two inner steps."""
 
-    def resume(self) -> None:
+    def resume(self, weight: float) -> None:
         """UsageError: a round without inner exchanges begins again."""
         raise UsageError("this round cannot be resumed in mid-way")
 
-    def outer(self, tokens: float, communicator: Any, state: Arrays) -> Arrays:
+    def outer(self, weight: float, communicator: Any, state: Arrays) -> Arrays:
         """The new state of a round that ends in the group of `communicator`."""
         self._functions.program.communicator = communicator
         return self.local("param", self.home)
@@ -223,10 +221,10 @@ class RoundExchange(Exchange):
             self._background.join(group)
             self._pending = self._background.call("outer_early", by_port(state))
 
-    def outer(self, tokens: float, communicator: Any, state: Arrays) -> Arrays:
+    def outer(self, weight: float, communicator: Any, state: Arrays) -> Arrays:
         """`@outer_step` with the members of `communicator`, or a pair of them."""
         self._functions.program.communicator = self._group(communicator, state)
-        values = by_port(state) | self._steps.held("param") | weight(tokens)
+        values = by_port(state) | self._steps.held("param") | weighted(weight)
         if self._pending is not None:
             values |= self._pending.result()
         return by_name(self._functions("outer_step", values), self.home)

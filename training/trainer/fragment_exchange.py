@@ -20,7 +20,7 @@ import numpy as np
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import PRIVATE, prefixed, shared_part
 from pcp.training.trainer.background_exchange import BackgroundExchange, Results
-from pcp.training.trainer.exchange import Exchange, by_name, by_port, weight
+from pcp.training.trainer.exchange import Exchange, by_name, by_port, weighted
 from pcp.training.trainer.fragment_schedule import Turn, timetable
 from pcp.training.trainer.functions import Functions, Key
 from pcp.training.trainer.step_loop import Steps
@@ -45,7 +45,7 @@ class FragmentExchange(Exchange):
         super().__init__(functions, steps)
         self._plan, self._background = plan, background
         self._turns: list[Turn] = []
-        self._at = self._tokens = 0
+        self._at, self._weight = 0, 1.0
         self._new: Arrays = {}
         self._sent: dict[int, dict[Key, Any]] = {}
         self._pending: dict[int, Results] = {}
@@ -75,20 +75,20 @@ class FragmentExchange(Exchange):
             self._epochs[p] if p in complete else -1 for p in range(self._plan.count)
         ]
 
-    def begin(self, state: Arrays, steps: int, tokens: int) -> None:
+    def begin(self, state: Arrays, steps: int, weight: float) -> None:
         """Begin a round: local parameters of the last round, no fragment sent yet."""
         self.sync_wait_timer = SyncWaitTimer()
         self._background.settle()
         self.localize(state, LOCAL)
         plan = self._plan
         self._turns = timetable(steps, plan.count, plan.delay, plan.together)
-        self._at, self._tokens, self._new = 0, tokens, shared_part(state)
+        self._at, self._weight, self._new = 0, weight, shared_part(state)
         self._sent, self._pending, self._applied = {}, {}, set()
         self._epochs = {}
 
-    def step(self, batches: Sequence[Arrays], tokens: int) -> list[Any]:
+    def step(self, batches: Sequence[Arrays]) -> list[Any]:
         """One inner step."""
-        losses = super().step(batches, tokens)
+        losses = super().step(batches)
         self._at += 1
         return losses
 
@@ -101,13 +101,14 @@ class FragmentExchange(Exchange):
             if turn.returns <= self._at and turn.fragment not in self._applied:
                 self._apply(turn.fragment)
 
-    def resume(self) -> None:
+    def resume(self, weight: float) -> None:
         """Resume the round in another group: send incomplete fragments again."""
+        self._weight = weight
         for p in self._sent:
             if p not in self._applied and not self._came(p):
                 self._exchange(p)
 
-    def outer(self, tokens: float, communicator: Any, state: Arrays) -> Arrays:
+    def outer(self, weight: float, communicator: Any, state: Arrays) -> Arrays:
         """The new state of the round: every fragment has come back by now."""
         return self._new | self.local("param", LOCAL)
 
@@ -131,7 +132,7 @@ class FragmentExchange(Exchange):
 
     def _exchange(self, fragment: int) -> None:
         self._epochs[fragment] = self._epoch
-        values = self._sent[fragment] | weight(self._tokens)
+        values = self._sent[fragment] | weighted(self._weight)
         call = self._background.call
         self._pending[fragment] = call(f"outer_exchange_{fragment}", values)
 

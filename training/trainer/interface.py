@@ -98,10 +98,11 @@ class Trainer(Protocol):
         """
         ...
 
-    def begin(self, steps: int = 1, tokens: int = 1) -> None:
-        """Begin a round of so many inner steps and tokens of this worker's.
+    def begin(self, steps: int = 1, weight: float = 1.0) -> None:
+        """Begin a round of so many inner steps, which weigh so much in it.
 
-        Local parameters := the shared ones.
+        Local parameters := the shared ones. A weight is that beside other members', of
+        which the one with most steps has 1: they get the exact mean if all are alike.
         """
         ...
 
@@ -109,7 +110,7 @@ class Trainer(Protocol):
         """Make the exchanges due before the first inner step, or after one."""
         ...
 
-    def resume(self) -> None:
+    def resume(self, weight: float = 1.0) -> None:
         """Resume a round in a new group, after the steps that were made."""
         ...
 
@@ -132,7 +133,7 @@ class Trainer(Protocol):
         """The learning rate of the last inner step; None where that is unknown."""
         ...
 
-    def outer(self, tokens: float, communicator: Any) -> Arrays:
+    def outer(self, weight: float, communicator: Any) -> Arrays:
         """The new state, shared and private, from all members' local parameters."""
         ...
 

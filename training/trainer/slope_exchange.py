@@ -47,9 +47,7 @@ class SlopeExchange(StepExchange):
         """None: slopes along drawn directions are no gradient."""
         return None
 
-    def gradients(
-        self, batches: Sequence[Arrays], tokens: int
-    ) -> tuple[list[Any], dict[Key, Any]]:
+    def gradients(self, batches: Sequence[Arrays]) -> tuple[list[Any], dict[Key, Any]]:
         """The losses, and the estimate of the gradient from all members' slopes."""
         done = int(by_port(self._kept)[_STEPS])
         number = direction(self._seed, done, self._rank)
@@ -57,5 +55,5 @@ class SlopeExchange(StepExchange):
         pairs = [self._steps.gradients(batch, along) for batch in batches]
         slopes = [np.asarray(found[_SLOPE]).astype(np.float64) for _, found in pairs]
         slope = np.array(np.mean(slopes) if slopes else 0.0, np.float32)
-        gradients = self.exchanged({_SLOPE: slope, **along}, tokens)
+        gradients = self.exchanged({_SLOPE: slope, **along}, len(batches))
         return [loss for loss, _ in pairs], gradients

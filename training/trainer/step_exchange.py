@@ -11,7 +11,7 @@ import numpy as np
 
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import OUTER, prefixed
-from pcp.training.trainer.exchange import Exchange, by_name, by_port, weight
+from pcp.training.trainer.exchange import Exchange, by_name, by_port, weighted
 from pcp.training.trainer.functions import Functions, Key, Values
 from pcp.training.trainer.step_loop import Steps
 
@@ -36,9 +36,9 @@ class StepExchange(Exchange):
         new = super().new_state(parameters, inner)
         return new | prefixed(_INNER, list(inner), map(np.array, inner.values()))
 
-    def begin(self, state: Arrays, steps: int, tokens: int) -> None:
+    def begin(self, state: Arrays, steps: int, weight: float) -> None:
         """Begin a round with the shared state of the inner optimizer."""
-        super().begin(state, steps, tokens)
+        super().begin(state, steps, weight)
         inner = {key: state[_INNER + key[1]] for key in self._steps.held("state")}
         self._steps.hold(inner)
         takes = self._functions.signatures["grad_sync"].inputs
@@ -46,19 +46,17 @@ class StepExchange(Exchange):
         ports = by_port(state)
         self._kept = by_name({key: ports[key] for key in keys}, self.home)
 
-    def gradients(
-        self, batches: Sequence[Arrays], tokens: int
-    ) -> tuple[list[Any], dict[Key, Any]]:
+    def gradients(self, batches: Sequence[Arrays]) -> tuple[list[Any], dict[Key, Any]]:
         """The losses, and the gradients of all members.
 
         Without a batch, the gradients of the other members.
         """
-        losses, mean = super().gradients(batches, tokens)
-        return losses, self.exchanged(mean, tokens)
+        losses, mean = super().gradients(batches)
+        return losses, self.exchanged(mean, len(batches))
 
-    def exchanged(self, found: Values, tokens: int) -> dict[Key, Any]:
-        """`@grad_sync` with the group, on this member's gradients."""
-        values = by_port(self._kept) | dict(found) | weight(tokens)
+    def exchanged(self, found: Values, batches: int) -> dict[Key, Any]:
+        """`@grad_sync` with the group, on gradients of so many of its own batches."""
+        values = by_port(self._kept) | dict(found) | weighted(batches)
         with self.sync_wait_timer.one():
             results = self._functions("grad_sync", values)
             gradients = {key: v for key, v in results.items() if key[0] == "grad"}
@@ -66,9 +64,9 @@ class StepExchange(Exchange):
             self._kept = by_name(rest, self.home)
         return gradients
 
-    def outer(self, tokens: float, communicator: Any, state: Arrays) -> Arrays:
+    def outer(self, weight: float, communicator: Any, state: Arrays) -> Arrays:
         """The new state: that of the last inner step."""
-        own = super().outer(tokens, communicator, state)
+        own = super().outer(weight, communicator, state)
         return own | self.local("state", _INNER) | self._kept
 
     def close(self) -> None:

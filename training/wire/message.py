@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pcp import strict_json
 from pcp.errors import ProtocolError
 
-VERSION = 14
+VERSION = 15
 """The version of this protocol; a `Hello` with another version is refused."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]

@@ -113,8 +113,8 @@ class FixedRun:
         lease = self._data.lease(self._worker, begin, end)
         order = LeaseGrant(turn=number, lease=lease, steps=end - begin)
         trainer.join(groups)
-        work = self._steps.make(order, number, lambda: None)
-        trainer.adopt(trainer.outer(work.tokens, groups))
+        self._steps.make(order, number, lambda: None)
+        trainer.adopt(trainer.outer(1.0, groups))
         state.advance(number)
         self._compare(end)
         if self._checkpoints is not None and self._rounds.saves(end):

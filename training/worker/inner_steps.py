@@ -20,6 +20,16 @@ from pcp.training.worker.whereabouts import Place
 from pcp.training.worker.worker_state import InnerResult, PartialRound, WorkerState
 
 
+def share(order: RoundStart | LeaseGrant) -> float:
+    """The weight of an order's steps: 1 for the most in a round, and for a grant's.
+
+    Where all members make as many, their mean is exact.
+    """
+    if isinstance(order, LeaseGrant):
+        return 1.0
+    return order.weight * order.steps / order.longest
+
+
 class InnerSteps:
     """Makes inner steps; `corpus` comes with the welcome."""
 
@@ -134,10 +144,10 @@ class InnerSteps:
         trainer, partial_round = state.trainer, state.partial_round
         wanted = (round_, order.lease)
         if partial_round and (partial_round.round, partial_round.lease) == wanted:
-            trainer.resume()
+            trainer.resume(share(order))
             return partial_round
         state.undo_inner_steps()
-        trainer.begin(order.steps, size(order.lease) * trainer.block)
+        trainer.begin(order.steps, share(order))
         partial_round = PartialRound(round_, order.lease)
         state.partial_round = partial_round if trainer.resumes else None
         return partial_round

@@ -43,7 +43,7 @@ from pcp.training.wire.messages import (
     RoundStart,
     Validated,
 )
-from pcp.training.worker.inner_steps import InnerSteps
+from pcp.training.worker.inner_steps import InnerSteps, share
 from pcp.training.worker.resource_usage import ProcessorTime, resident_bytes
 from pcp.training.worker.round_group import RoundGroup
 from pcp.training.worker.worker_state import InnerResult, WorkerState
@@ -306,8 +306,8 @@ class RoundRunner:
     def _exchange(self, order: RoundStart, work: InnerResult, comm: Any) -> None:
         """Make the outer step, bit-identical on all members; report `Prepared`."""
         began = time.monotonic() - self._state.trainer.waited
-        weight = work.tokens * order.weight
-        candidate = self._state.trainer.outer(weight, self.group.groups_outside)
+        outside = self.group.groups_outside
+        candidate = self._state.trainer.outer(share(order), outside)
         # Members of different hardware round differently: the bits of rank 0 count, if
         # they differ from this member's by rounding alone.
         shared, before = shared_part(candidate), self._state.trainer.shared

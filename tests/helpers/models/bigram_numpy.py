@@ -164,7 +164,7 @@ class BigramTrainer:
     def join(self, communicator):
         pass
 
-    def begin(self, steps=1, tokens=1):
+    def begin(self, steps=1, weight=1.0):
         self.local = self.shared["parameter/table"].copy()
 
     def loss_and_gradient(self, table, batch):
@@ -207,7 +207,7 @@ class BigramTrainer:
     def turn(self):
         pass
 
-    def resume(self):
+    def resume(self, weight=1.0):
         raise AssertionError
 
     def adopt(self, new):

@@ -141,14 +141,14 @@ class HashTrainer:
     def join(self, communicator: Any) -> None:
         """Nothing is exchanged before the end of a round."""
 
-    def begin(self, steps: int = 1, tokens: int = 1) -> None:
+    def begin(self, steps: int = 1, weight: float = 1.0) -> None:
         """From the shared state."""
         self._from, self._made = self.shared[NAME], []
 
     def turn(self) -> None:
         """Nothing is due between two steps."""
 
-    def resume(self) -> None:
+    def resume(self, weight: float = 1.0) -> None:
         """A round begins again."""
         raise AssertionError("a round that does not resume was resumed")
 
@@ -160,7 +160,7 @@ class HashTrainer:
         self._seen = np.concatenate([self._seen, *(b.reshape(-1) for b in batches)])
         return [np.float32(1.0)] * len(batches)
 
-    def outer(self, tokens: float, communicator: Any) -> Arrays:
+    def outer(self, weight: float, communicator: Any) -> Arrays:
         """The hash of everybody's part."""
         assert self._from is not None, "an outer step without inner ones"
         own = self.shared[NAME]

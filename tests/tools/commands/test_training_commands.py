@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers.models.bigram_numpy import bundle
 from helpers.models.bigram_stablehlo import KEYS, write_experiment
 from helpers.present import present
 from helpers.said import one_line
@@ -176,6 +177,27 @@ def test_memory_is_the_compilers(folder):
     bundle = parse(KEYS | {"model_path": "m.pcp", "memory": "1GiB"})
     with pytest.raises(ConfigError, match=r"memory 1GiB: .* is compiled already"):
         jobs.compiler_for(bundle, lambda _: None)
+
+
+def test_a_shepherd_that_starts_again_takes_the_bundle_that_is_kept(
+    folder, monkeypatch
+):
+    """With other settings there is none: what decides a bundle has changed."""
+    made, lines = list[str](), list[str]()
+    monkeypatch.setenv("PCP_CACHE", str(folder / "cache"))
+    kept = bundle()
+
+    def compiled(module, options):
+        made.append(options.optimizer)
+        return Bundle.from_bytes(kept, source="a test")
+
+    monkeypatch.setattr("pcp.compiler.driver.compile", compiled)
+    asked = parse(KEYS | {"model_path": str(folder / "model.mlir")})
+    for rate in (0.1, 0.1, 0.2):
+        once = asked.model_copy(update={"learning_rate": rate})
+        assert jobs.compiler_for(once, lines.append)("cpu") == kept
+    assert len(made) == len(set(made)) == 2
+    assert sum("from the cache" in line for line in lines) == 1
 
 
 @pytest.mark.parametrize(

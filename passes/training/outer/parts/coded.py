@@ -12,9 +12,9 @@ from itertools import accumulate, pairwise
 from pcp.dialect import collectives, hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.core.loops import counted
-from pcp.passes.training.optimizers.numbers import scale
+from pcp.passes.training.optimizers.numbers import like, scale
 from pcp.passes.training.outer.parts.codes import Code, Plain, as_numbers, as_words
-from pcp.passes.training.outer.parts.group import AXIS, MESH, sum_over_workers
+from pcp.passes.training.outer.parts.group import AXIS, MESH
 
 Value = ir.Value
 SMALLEST = 64
@@ -45,10 +45,9 @@ def part(tiles: Value, code: Code) -> CodedPart:
 
 def mean(parts: Sequence[CodedPart], tokens: Value) -> tuple[list[Value], list[Value]]:
     """Σ_m t_m C(x_m) / Σ_m t_m of each part, and this member's own C(x)."""
-    share = hlo.divide(tokens, sum_over_workers(tokens))
     stacks = stacked(parts)
     coded = [stack.code.encode(stack.tiles) for stack, _ in stacks]
-    payload = hlo.concatenate([as_words(share), *coded], 0)
+    payload = hlo.concatenate([as_words(tokens), *coded], 0)
     own = [stack.decoded(w) for (stack, _), w in zip(stacks, coded, strict=True)]
     means = fold(payload, [stack for stack, _ in stacks])
     return apart(means, stacks, parts), apart(own, stacks, parts)
@@ -101,18 +100,27 @@ def apart(
 
 
 def fold(payload: Value, parts: Sequence[CodedPart]) -> list[Value]:
-    """Σ over the members of share times what was decoded, in the order of ranks."""
+    """The mean of what was decoded, by the weights that come first in each row.
+
+    It is summed in the order of ranks.
+    """
     ends = list(accumulate((p.words for p in parts), initial=1))
 
-    def add(row: Value, *sums: Value) -> list[Value]:
-        share = hlo.reshape(as_numbers(hlo.slice_(row, [0], [1])), ())
+    def add(row: Value, total: Value, *sums: Value) -> list[Value]:
+        weight = hlo.reshape(as_numbers(hlo.slice_(row, [0], [1])), ())
         pieces = [hlo.slice_(row, [a], [b]) for a, b in pairwise(ends)]
         return [
-            hlo.add(total, scale(p.decoded(words), share))
-            for total, p, words in zip(sums, parts, pieces, strict=True)
+            hlo.add(total, weight),
+            *(
+                hlo.add(x, scale(p.decoded(words), weight))
+                for x, p, words in zip(sums, parts, pieces, strict=True)
+            ),
         ]
 
-    return for_everyone(payload, [hlo.zeros(p.tiles.type) for p in parts], add)
+    zeros = [hlo.zeros(hlo.tensor((), ir.F32Type.get()))]
+    zeros += [hlo.zeros(p.tiles.type) for p in parts]
+    total, *sums = for_everyone(payload, zeros, add)
+    return [hlo.divide(x, like(total, x)) for x in sums]
 
 
 def for_everyone(

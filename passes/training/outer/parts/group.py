@@ -12,7 +12,7 @@ from pcp.dialect.attributes import ELASTIC, Axis
 from pcp.dialect.bindings import ir
 from pcp.mesh import WORKERS
 from pcp.passes.sharding.mesh import is_elastic
-from pcp.passes.training.optimizers.numbers import scale, widen
+from pcp.passes.training.optimizers.numbers import like, scale, widen
 
 Value = ir.Value
 
@@ -85,15 +85,24 @@ def weighted_mean(
 ) -> list[Value]:
     """Σ_m t_m x_m / Σ_m t_m for each tensor, in its math type.
 
-    `tokens` is this worker's t_m, a rank-0 f32. The share t_m / Σ t_m comes first,
-    in a collective of its own: then one worker, or two with equal counts, get the
-    exact mean. All tensors of an element type travel as one.
+    `tokens` is this worker's t_m, a rank-0 f32, in units of the most that a member has:
+    so one worker, or two with equal counts, get the exact mean. All tensors of an
+    element type travel as one, and t_m with them: a sum of its own costs distant
+    members a vote more. It has one, and goes first, where tensors travel in a code.
     """
-    share = hlo.divide(tokens, sum_over_workers(tokens, over=over))
-    weighted = [
-        scale(x, hlo.convert(share, hlo.element_type(x))) for x in map(widen, tensors)
-    ]
-    return in_buckets(weighted, codec, over)
+    wide = [*map(widen, tensors)]
+    if codec is not None:
+        share = hlo.divide(tokens, sum_over_workers(tokens, over=over))
+        return in_buckets([scale(x, converted(share, x)) for x in wide], codec, over)
+    weighted = [scale(x, converted(tokens, x)) for x in wide]
+    own = converted(tokens, weighted[0])
+    *sums, total = in_buckets([*weighted, own], over=over)
+    return [hlo.divide(x, like(converted(total, x), x)) for x in sums]
+
+
+def converted(number: Value, x: Value) -> Value:
+    """A number in the element type of x."""
+    return hlo.convert(number, hlo.element_type(x))
 
 
 def trimmed_mean(tensors: Sequence[Value], over: Over = EVERYONE) -> list[Value]:

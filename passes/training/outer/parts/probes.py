@@ -23,10 +23,10 @@ from pcp.passes.core import functions
 from pcp.passes.core.functions import Port
 from pcp.passes.training import initialize
 from pcp.passes.training.initialize import Key
-from pcp.passes.training.optimizers.numbers import math_type, scale
+from pcp.passes.training.optimizers.numbers import like, math_type, scale
 from pcp.passes.training.outer.parts import coded
 from pcp.passes.training.outer.parts.codes import as_numbers, as_words
-from pcp.passes.training.outer.parts.group import sum_over_workers
+from pcp.passes.training.outer.parts.group import converted
 from pcp.passes.training.outer.parts.replicas import STEPS, counter
 from pcp.passes.training.outer.rule import Probe, ProbedModel, Values
 from pcp.passes.training.outer.spec import Slope
@@ -87,11 +87,10 @@ class Slopes:
         def build(
             slope: Value, direction: Value, done: Value, weight: Value
         ) -> list[tuple[Port, Value]]:
-            share = hlo.divide(weight, sum_over_workers(weight))
             key = initialize.key_of(direction)
             words = [hlo.reshape(word, (1,)) for word in (key.low, key.high)]
-            number = as_words(hlo.multiply(slope, share))
-            sums = self._sum(draw, hlo.concatenate([*words, number], 0))
+            numbers = [as_words(weight), as_words(hlo.multiply(slope, weight))]
+            sums = self._sum(draw, hlo.concatenate([*words, *numbers], 0))
             values = [
                 hlo.convert(x, hlo.element_type(g.type))
                 for x, g in zip(sums, grads, strict=True)
@@ -103,18 +102,20 @@ class Slopes:
         functions.define(self.module, "grad_sync", inputs, build)
 
     def _sum(self, draw: "Directions", payload: Value) -> list[Value]:
-        """Every member's slope times its direction, added up in the order of ranks."""
+        """The mean of all slopes times their directions, in the order of ranks."""
         zeros = [hlo.zeros(_wide(p.type)) for p in self.training.params]
+        none = hlo.zeros(hlo.tensor((), ir.F32Type.get()))
 
-        def add(row: Value, *sums: Value) -> list[Value]:
-            low, high = (hlo.reshape(hlo.slice_(row, [i], [i + 1]), ()) for i in (0, 1))
-            slope = hlo.reshape(as_numbers(hlo.slice_(row, [2], [3])), ())
-            return [
-                hlo.add(x, scale(z, hlo.convert(slope, hlo.element_type(z))))
-                for x, z in zip(sums, draw.of(Key(low, high)), strict=True)
-            ]
+        def add(row: Value, total: Value, *sums: Value) -> list[Value]:
+            words = [hlo.slice_(row, [i], [i + 1]) for i in range(4)]
+            low, high = (hlo.reshape(word, ()) for word in words[:2])
+            weight, slope = (hlo.reshape(as_numbers(w), ()) for w in words[2:])
+            directions = zip(sums, draw.of(Key(low, high)), strict=True)
+            more = [hlo.add(x, scale(z, converted(slope, z))) for x, z in directions]
+            return [hlo.add(total, weight), *more]
 
-        return coded.for_everyone(payload, zeros, add)
+        total, *sums = coded.for_everyone(payload, [none, *zeros], add)
+        return [hlo.divide(x, like(converted(total, x), x)) for x in sums]
 
 
 def _model(
