@@ -19,7 +19,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,7 @@ def program() -> str:
 
 
 def compiled(target: str, *, tiles: bool) -> Any:
-    """The module on one thread; without `tiles`, with what IREE gives pcp's form."""
+    """The module on one thread; without `tiles`, and kernels, what IREE gives it."""
     import iree.runtime as rt
 
     from pcp.compiler import emission, iree, targets
@@ -84,8 +83,7 @@ def compiled(target: str, *, tiles: bool) -> Any:
 
     row = targets.find(target)
     if not tiles:
-        passes = [step for step in row.passes if "schedule-kernels" not in step]
-        row = replace(row, passes=tuple(passes))
+        row = row.without(targets.SCHEDULE).without(targets.OWN)
     text = emission.target_text(parse(program()), row).plain
     flags = ("--iree-opt-level=O1", *row.all_flags)
     content = iree.compile_text(text, flags, timeout=600)

@@ -92,6 +92,7 @@ PASSES: dict[str, str] = {
     "pcp-schedule": "pcp.passes.pipeline.schedule:SchedulePass",
     "pcp-lower-schedule": "pcp.passes.pipeline.lower_schedule:LowerSchedule",
     "pcp-kernels": "pcp.passes.kernels.own_kernels:OwnKernels",
+    "pcp-promote-products": "pcp.passes.kernels.promote_products:PromoteProducts",
     "pcp-schedule-kernels": ("pcp.passes.kernels.schedule_kernels:ScheduleKernels"),
     "pcp-sink-products": "pcp.passes.kernels.sink_products:SinkProducts",
     "pcp-stage": "pcp.passes.pipeline.stage:Stage",

@@ -70,6 +70,7 @@ class Target:
 OWN = "pcp-kernels"
 SCHEDULE = "pcp-schedule-kernels"
 _CPU = (
+    "pcp-promote-products",
     "pcp-expand-doubles",
     # Else the converted updates of a scatter lie whole on its kernel's stack.
     "pcp-isolate-conversions{of=scatters}",
