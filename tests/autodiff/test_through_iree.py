@@ -9,7 +9,7 @@ from helpers.oracles.jax_gradients import Case
 from helpers.servers.iree_server import Iree
 
 SIZE = 20  # cases of a module
-STRIDE = 62  # one of so many is in the sample; rules/ has them in the interpreter
+STRIDE = 124  # one of so many is in the sample; rules/ has them in the interpreter
 
 
 def groups(cases: list[Case]) -> list[tuple[Group, Case]]:

@@ -119,7 +119,7 @@ def _torch_sgd(model, exp, samples: int, steps: int):
     return copy, losses
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_averaging_every_step_is_synchronous_sgd(tmp_path, model, sgd_bundle, workers):
     exp, watcher, saved, _ = _train(
         tmp_path, model, sgd_bundle, workers, tau=1, outer_loop_steps=10

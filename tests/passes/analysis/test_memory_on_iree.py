@@ -39,9 +39,9 @@ DEEP = {
     "decoder of 12 layers, scanned": lambda: deep.decoder(12, "scan"),
     "vit": lambda: deep.vit(4),
 }
-FAST = ("mlp", "lstm")
-SLOW = (  # seconds of IREE each; two models are enough to notice a change
-    *("cnn", "graph", "mixture"),
+FAST = ("mlp",)
+SLOW = (  # seconds of IREE each; one model is enough to notice a change
+    *("lstm", "cnn", "graph", "mixture"),
     *("nanogpt", "gpt", "encoder", "resnet", "vit", "ode", "autoencoder"),
     "decoder of 2 layers",
     "decoder of 2 layers, scanned",

@@ -5,7 +5,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from pcp.runtime.topology.topology import Profile, Topology
 from pcp.tools.commands.bench import main
@@ -42,6 +41,8 @@ def test_the_picture_shows_members_and_ring(size: int) -> None:
     order = (0, *(random.permutation(size - 1) + 1).tolist())
     profiles = tuple(Profile(f"a<{rank}>") for rank in range(size))
     topology = Topology(1, profiles, np.zeros((size, size)), bandwidth, order)
+    from matplotlib.figure import Figure  # each process collects, and few draw
+
     axes = Figure().add_subplot()
     network(axes, topology)
     named = [text.get_gid() for text in axes.texts]
