@@ -129,7 +129,7 @@ def test_a_folder_is_gone_after_its_processes(tmp_path, monkeypatch):
     closed = []
 
     class Started:
-        def __init__(self, folder, workers):
+        def __init__(self, folder, workers, spares):
             self.folder = folder
 
         def wait(self, *_):
