@@ -237,7 +237,9 @@ class Steps:
                 _check_drawn_state(drawn, asked)
         if follows:
             made = self._functions(_INNER_INIT, hosts)
-            hosts |= {k: np.array(v) for k, v in made.items() if k not in hosts}
+            # Of a stage: all make what goes with no parameter, and one reads it.
+            new = [k for k in made if k not in hosts and k in self._dtypes]
+            hosts |= {k: np.array(made[k]) for k in new}
         return hosts
 
     def hold(self, hosts: dict[Key, np.ndarray]) -> None:
