@@ -4,10 +4,11 @@ Where the order must be stable the position becomes one more operand, and decide
 between equals.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.dialect.hlo_indexing import sort
 from pcp.passes.core.rewriting import integer
 from pcp.passes.legalize.sorts.positions import index_type, position_in
 
@@ -17,7 +18,7 @@ Value = ir.Value
 def stable(op: ir.Operation) -> Sequence[Value] | None:
     """The sort with its order made total where it must be stable; None: as it is."""
     if not _must_be_stable(op):
-        return _hidden(op.clone().operation) if _is_cut(op) else None
+        return _hidden(op.clone().operation.results) if _is_cut(op) else None
     operands = list(op.operands)
     dimension = integer(op, "dimension")
     place = position_in(operands, dimension)
@@ -28,14 +29,6 @@ def stable(op: ir.Operation) -> Sequence[Value] | None:
         )
         every = [*operands, hlo.iota(position, dimension)]
         place = len(operands)
-    new = hlo.op(
-        "sort",
-        every,
-        [x.type for x in every],
-        regions=1,
-        dimension=hlo.i64(dimension),
-        is_stable=ir.BoolAttr.get(False),
-    )
     less = op.regions[0].blocks[0]
 
     def total(*pairs: Value) -> Value:
@@ -46,15 +39,12 @@ def stable(op: ir.Operation) -> Sequence[Value] | None:
         earlier = hlo.and_(neither, hlo.compare("LT", left, right))
         return hlo.or_(_copied(less, given), earlier)
 
-    scalars = [hlo.tensor((), hlo.element_type(x)) for x in every]
-    hlo.body(new, [t for t in scalars for _ in range(2)], total)
-    if _is_cut(op):
-        return _hidden(new)[: len(operands)]
-    return list(new.results)[: len(operands)]
+    found = sort(every, dimension, total, is_stable=False)[: len(operands)]
+    return _hidden(found) if _is_cut(op) else found
 
 
-def _hidden(op: ir.Operation) -> Sequence[Value]:
-    return [hlo.optimization_barrier(x) for x in op.results]
+def _hidden(values: Iterable[Value]) -> Sequence[Value]:
+    return [hlo.optimization_barrier(x) for x in values]
 
 
 def _is_cut(op: ir.Operation) -> bool:
